@@ -217,8 +217,8 @@ def test_versions_license_and_keywords_are_those_of_the_package():
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
 
 
-# ---- the container: the image, where docker runs; and the recipe, without building it: its files, its user, and its commands, which are
-# run
+# ---- the container: the image, where docker runs; and the recipe, without building it: its files,
+# its user, and its commands, which are run
 
 
 @pytest.mark.release

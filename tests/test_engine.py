@@ -191,12 +191,12 @@ def test_budgets() -> None:
         with pytest.raises(
             InputError, match=f"step_tokens is {wrong!r}; expected a whole number from 1"
         ):
-            Engine(backbone, step_tokens=wrong)  # type: ignore[arg-type]
+            Engine(backbone, step_tokens=wrong)
     with pytest.raises(InputError, match="memory_bytes=-5 is too small"):
         Engine(backbone, memory_bytes=-5)
     for other in ({"step_tokens": 4}, {"whole": True}):
         with pytest.raises(InputError, match="only one of step_tokens"):
-            Engine(backbone, memory_bytes=1000, **other)  # type: ignore[arg-type]
+            Engine(backbone, memory_bytes=1000, **other)
 
 
 def test_the_same_tokens_after_several_states() -> None:

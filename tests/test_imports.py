@@ -46,10 +46,13 @@ except SystemExit as end:
 POCKET = """
 import runnel, tempfile
 model = runnel.SentenceRetriever.load('pocket').model
-embedder, reranker, retriever = runnel.Embedder(model), runnel.Reranker(model), runnel.SentenceRetriever(model)
+embedder = runnel.Embedder(model)
+reranker = runnel.Reranker(model)
 text = 'One dog barked. One cat slept.'
-assert embedder.encode_spans(text, [(0, 3)]).shape == (1, 384) and len(embedder.stream().feed(text).embedding()) == 384
-assert embedder.model is reranker.model and retriever.retrieve('dog', text)[0].text == 'One dog barked. '
+assert embedder.encode_spans(text, [(0, 3)]).shape == (1, 384)
+assert len(embedder.stream().feed(text).embedding()) == 384
+assert embedder.model is reranker.model
+assert runnel.SentenceRetriever(model).retrieve('dog', text)[0].text == 'One dog barked. '
 with tempfile.TemporaryDirectory() as folder:
     hit, _ = reranker.rank('dog', reranker.remember([text, 'A cat.'], folder))
 assert hit.id == '0'

@@ -161,10 +161,16 @@ def contents(folder):
 
 
 FOREIGN = (
-    "text", "short", "folder", "link", "hard link", "files beside",
-    "CREATE TABLE rows (name)", "PRAGMA user_version = 3",
+    "text",
+    "short",
+    "folder",
+    "link",
+    "hard link",
+    "files beside",
+    "CREATE TABLE rows (name)",
+    "PRAGMA user_version = 3",
     "CREATE TABLE rows (key PRIMARY KEY, value TEXT NOT NULL); PRAGMA application_id = 1",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("state", ["new", "finished", "finished otherwise", "of another program"])

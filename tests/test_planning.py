@@ -55,7 +55,7 @@ class OnGpu(Toy):
     """On a GPU while engines are made for it, on the CPU when it runs."""
 
     place = torch.device("cuda")
-    device = property(lambda self: self.place)  # type: ignore[assignment]
+    device = property(lambda self: self.place)
 
     def new_state(self, rows: int) -> State:
         return State(
@@ -139,7 +139,8 @@ Engine(backbone, 64).run([Request(numbers.integers(0, 100, 70))])
 reset_peak("cpu")
 before = peak_bytes("cpu")
 engine = Engine(backbone, memory_bytes=budget)
-for lengths in ([2 * engine.step_tokens], numbers.integers(1, engine.step_tokens // 2, 12)):  # about three steps
+about_three_steps = numbers.integers(1, engine.step_tokens // 2, 12)
+for lengths in ([2 * engine.step_tokens], about_three_steps):
     engine.run([Request(numbers.integers(0, 100, length)) for length in lengths])
 print(json.dumps({"taken": peak_bytes("cpu") - before, "step": engine.step_tokens}))
 """

@@ -507,47 +507,163 @@ HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(
 @pytest.mark.parametrize(
     ("source", "changed", "parts"),
     [
-        ("mamba2", {"backbone.layers.1.mixer.dt_bias": NONE}, ["missing tensor 'layers.1.mixer.dt_bias'"]),
-        ("mamba2", {"backbone.a": zeros(3), "score.weight": zeros(2)}, ["unexpected tensors 'a', 'score"]),
-        ("mamba2", {"backbone.layers.1.mixer.out_proj.weight": zeros(32, 63)}, ["is (32, 63) in", "expected (32, 64)"]),
         (
             "mamba2",
-            {"backbone.norm_f.weight": zeros(31), "backbone.a": zeros(1), "backbone.layers.0.norm.weight": NONE},
+            {"backbone.layers.1.mixer.dt_bias": NONE},
+            ["missing tensor 'layers.1.mixer.dt_bias'"],
+        ),
+        (
+            "mamba2",
+            {"backbone.a": zeros(3), "score.weight": zeros(2)},
+            ["unexpected tensors 'a', 'score"],
+        ),
+        (
+            "mamba2",
+            {"backbone.layers.1.mixer.out_proj.weight": zeros(32, 63)},
+            ["is (32, 63) in", "expected (32, 64)"],
+        ),
+        (
+            "mamba2",
+            {
+                "backbone.norm_f.weight": zeros(31),
+                "backbone.a": zeros(1),
+                "backbone.layers.0.norm.weight": NONE,
+            },
             ["missing tensor", "unexpected tensor", "mis-shaped tensor"],
         ),
-        ("mamba2 bare", {"backbone.embeddings.weight": NONE}, ["missing tensor 'embeddings.weight'"]),
-        ("mamba2 bare", {"backbone.embedding.weight": zeros(64, 32)}, ["same tensor twice, as 'backbone.embedding", "keep"]),
-        ("mamba2 bare", HEAD | {"binary_head.weight": NONE}, ["missing tensor 'binary_head.weight'"]),
-        ("mamba2 bare", HEAD | {"binary_head.weight": zeros(1, 31)}, ["'binary_head.weight' is (1, 31)", "(1, 32)"]),
-        ("mamba2 bare", HEAD | {"binary_head.bias": zeros(2)}, ["'binary_head.bias' is (2,)", "expected (1,)"]),
-        ("mamba2 bare", HEAD | {"binary_head.scale": zeros(1)}, ["unexpected tensor 'binary_head.scale'"]),
-        ("mamba2 bare", {"backbone.embeddings.weight": torch.ones(64, 32, dtype=torch.int8)}, ["torch.int8", "originals"]),
-        ("mamba2 original", {"backbone.layers.1.self_attn.q_proj.weight": zeros(2)}, ["unexpected tensor", "q_proj.weight"]),
-        ("rwkv7 fla", {"model.layers.2.attn.v_lora.lora.2.bias": NONE}, ["missing tensor 'layers.2.att.v0'"]),
-        ("rwkv7 fla", {"model.layers.0.attn.v_lora.lora.0.weight": zeros(2, 128)}, ["unexpected tensor", "layers.0."]),
-        ("rwkv7 fla", {"model.layers.1.attn.x_x": zeros(6, 128)}, ["unexpected tensor 'layers.1.attn.x_x'"]),
-        ("rwkv7 fla", {k.removeprefix("model."): tensor for k, tensor in FLA.items()}, ["the same tensor twice", "keep one"]),
+        (
+            "mamba2 bare",
+            {"backbone.embeddings.weight": NONE},
+            ["missing tensor 'embeddings.weight'"],
+        ),
+        (
+            "mamba2 bare",
+            {"backbone.embedding.weight": zeros(64, 32)},
+            ["same tensor twice, as 'backbone.embedding", "keep"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.weight": NONE},
+            ["missing tensor 'binary_head.weight'"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.weight": zeros(1, 31)},
+            ["'binary_head.weight' is (1, 31)", "(1, 32)"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.bias": zeros(2)},
+            ["'binary_head.bias' is (2,)", "expected (1,)"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.scale": zeros(1)},
+            ["unexpected tensor 'binary_head.scale'"],
+        ),
+        (
+            "mamba2 bare",
+            {"backbone.embeddings.weight": torch.ones(64, 32, dtype=torch.int8)},
+            ["torch.int8", "originals"],
+        ),
+        (
+            "mamba2 original",
+            {"backbone.layers.1.self_attn.q_proj.weight": zeros(2)},
+            ["unexpected tensor", "q_proj.weight"],
+        ),
+        (
+            "rwkv7 fla",
+            {"model.layers.2.attn.v_lora.lora.2.bias": NONE},
+            ["missing tensor 'layers.2.att.v0'"],
+        ),
+        (
+            "rwkv7 fla",
+            {"model.layers.0.attn.v_lora.lora.0.weight": zeros(2, 128)},
+            ["unexpected tensor", "layers.0."],
+        ),
+        (
+            "rwkv7 fla",
+            {"model.layers.1.attn.x_x": zeros(6, 128)},
+            ["unexpected tensor 'layers.1.attn.x_x'"],
+        ),
+        (
+            "rwkv7 fla",
+            {k.removeprefix("model."): tensor for k, tensor in FLA.items()},
+            ["the same tensor twice", "keep one"],
+        ),
         ("rwkv7 official", {"emb.weight": NONE}, ["missing tensor 'embeddings.weight'"]),
-        ("rwkv7 official", {"blocks.1.att.v3": zeros(2)}, ["unexpected tensor 'blocks.1.att.v3' in some.file"]),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.v3": zeros(2)},
+            ["unexpected tensor 'blocks.1.att.v3' in some.file"],
+        ),
         # 7a
-        ("rwkv7 official", {"blocks.0.ffn.s_emb.weight": zeros(2)}, ["unexpected tensor 'blocks.0.ffn.s_emb.weight'"]),
+        (
+            "rwkv7 official",
+            {"blocks.0.ffn.s_emb.weight": zeros(2)},
+            ["unexpected tensor 'blocks.0.ffn.s_emb.weight'"],
+        ),
         ("rwkv7 official", {"lm_head.weight": zeros(2)}, ["unexpected tensor 'lm_head.weight'"]),
         ("rwkv7 official", FLA, ["do not belong to one RWKV-7 model"]),
-        ("rwkv7 official", {"blocks.0.att.r_k": zeros(128)}, ["mis-shaped tensor", "'layers.0.att.r_k'"]),
+        (
+            "rwkv7 official",
+            {"blocks.0.att.r_k": zeros(128)},
+            ["mis-shaped tensor", "'layers.0.att.r_k'"],
+        ),
         ("rwkv7 official", {"blocks.0.att.r_k": zeros(2, 16)}, ["2 heads of 16 of 128 channels"]),
-        ("rwkv7 official", {"blocks.1.att.w2": zeros(128, 16)}, ["w_up.weight' is (16, 128)", "(128, 16)"]),
-        ("rwkv7 official", {"blocks.1.att.g2": zeros(7)}, ["layers.1.att.g_up.weight' is (7,)", "(128, 32)"]),
-        ("rwkv7 official", {"blocks.1.att.x_r": zeros(2, 1, 128)}, ["layers.1.att.x_r' is (2, 1, 128)", "(128,)"]),
-        ("xlstm", {"backbone.blocks.0.mlstm_layer.q.weight": NONE}, ["missing tensor 'layers.0.mlstm_layer.q.weight'"]),
-        ("xlstm", {"backbone.embedding.weight": zeros(256, 128)}, ["the same tensor twice", "keep one"]),
-        ("xlstm fused", {"backbone.blocks.1.mlstm_layer.ifgate_preact.bias": zeros(5)}, ["is (5,), its rows must divide"]),
-        ("xlstm fused", {"backbone.blocks.1.ffn.proj_up_gate_z.weight": zeros(130, 128)}, ["_up_gate.weight' is (65, 128)"]),
-        ("xlstm fused", {"backbone.blocks.1.mlstm_layer.qkv_opreact.weight": zeros(385, 128)}, ["mis-shaped", "ogate_preact"]),
-        ("bert", {"encoder.layer.0.output.dense.bias": NONE}, ["missing tensor 'encoder.layer.0.output.dense.bias'"]),
-        ("bert", {"encoder.layer.0.attention.self.key.bias": zeros(3)}, ["mis-shaped query, key or value bias in layer 0"]),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.w2": zeros(128, 16)},
+            ["w_up.weight' is (16, 128)", "(128, 16)"],
+        ),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.g2": zeros(7)},
+            ["layers.1.att.g_up.weight' is (7,)", "(128, 32)"],
+        ),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.x_r": zeros(2, 1, 128)},
+            ["layers.1.att.x_r' is (2, 1, 128)", "(128,)"],
+        ),
+        (
+            "xlstm",
+            {"backbone.blocks.0.mlstm_layer.q.weight": NONE},
+            ["missing tensor 'layers.0.mlstm_layer.q.weight'"],
+        ),
+        (
+            "xlstm",
+            {"backbone.embedding.weight": zeros(256, 128)},
+            ["the same tensor twice", "keep one"],
+        ),
+        (
+            "xlstm fused",
+            {"backbone.blocks.1.mlstm_layer.ifgate_preact.bias": zeros(5)},
+            ["is (5,), its rows must divide"],
+        ),
+        (
+            "xlstm fused",
+            {"backbone.blocks.1.ffn.proj_up_gate_z.weight": zeros(130, 128)},
+            ["_up_gate.weight' is (65, 128)"],
+        ),
+        (
+            "xlstm fused",
+            {"backbone.blocks.1.mlstm_layer.qkv_opreact.weight": zeros(385, 128)},
+            ["mis-shaped", "ogate_preact"],
+        ),
+        (
+            "bert",
+            {"encoder.layer.0.output.dense.bias": NONE},
+            ["missing tensor 'encoder.layer.0.output.dense.bias'"],
+        ),
+        (
+            "bert",
+            {"encoder.layer.0.attention.self.key.bias": zeros(3)},
+            ["mis-shaped query, key or value bias in layer 0"],
+        ),
         ("bert", {"adapter.weight": zeros(3)}, ["unexpected tensor 'adapter.weight'"]),
     ],
-)  # fmt: skip
+)
 def test_tensors_of_other_models_are_refused(
     source: str, changed: Tensors, parts: list[str]
 ) -> None:

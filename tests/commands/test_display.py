@@ -44,10 +44,11 @@ def check(done, *, code=0):
 
 
 def documents(folder):
+    printed = HOSTILE.replace("\0", "")
     write_files(
         folder,
         {
-            f"{NAME}.md": f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n",
+            f"{NAME}.md": f"# {printed} Head\n\nOne dog {printed}.\n",
             f"{NAME}.txt": "One dog.\n",
         },
     )

@@ -54,7 +54,7 @@ CASES = [
     # tests/programs/interpreted_fla.py has those
     if not (INTERPRETED and b == "gpu" and o.partition("-")[0] in _THROUGH_FLA)
 ]
-CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
+CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]
 
 # How far an output of each dtype may lie from the truth, which starts from the same rounded inputs.
 TOLERANCE = {

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer.rich_utils  # noqa: F401 (it reads FORCE_COLOR when it is imported, which `terminal` must not change)
+import typer.rich_utils  # noqa: F401 (it reads FORCE_COLOR at import, which `terminal` must not)
 from helpers.children import GIVE_UP_S
 
 import runnel.cli

@@ -186,12 +186,15 @@ def _assemble(objects: Sequence[str], extra: str) -> bytes:
     start = len(out)
     out += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n".encode()
     out += b"".join(b"%010d 00000 n \n" % place for place in places)
-    out += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R {extra} >>\nstartxref\n{start}\n%%EOF\n".encode()
+    trailer = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R {extra} >>"
+    out += f"{trailer}\nstartxref\n{start}\n%%EOF\n".encode()
     return bytes(out)
 
 
-_CONTAINER = """<?xml version="1.0"?><container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container">
-<rootfiles><rootfile full-path="OEBPS/book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>"""
+_CONTAINER = """<?xml version="1.0"?>
+<container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
+<rootfile full-path="OEBPS/book.opf" media-type="application/oebps-package+xml"/>
+</rootfiles></container>"""
 
 
 def epub(
@@ -243,8 +246,8 @@ def docx(
     parts: Mapping[str, str] | None = None,
     more: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """A Word file. `body`: the XML of its paragraphs and tables. `parts`: {kind of relation, such as
-    "numbering": the XML of the content of the part}. `more`: {name in the archive: content}.
+    """A Word file. `body`: the XML of its paragraphs and tables. `parts`: {kind of relation, such
+    as "numbering": the XML of the content of the part}. `more`: {name in the archive: content}.
     """
     spaces = " ".join(
         f'xmlns:{name}="{OPEN_XML}/{rest}"'

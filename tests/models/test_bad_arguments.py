@@ -137,9 +137,9 @@ def test_generators_and_arrays_are_collections(reranker: Reranker) -> None:
         (TEXT, "dog"),
         documents,
     ):
-        assert {hit.id for hit in reranker.rank("cat", given, np.int64(2))} == {"0", "1"}  # type: ignore[arg-type]
+        assert {hit.id for hit in reranker.rank("cat", given, np.int64(2))} == {"0", "1"}
     by_name = {"a": TEXT, "b": "dog"}
-    assert np.array_equal(reranker.score("cat", by_name), reranker.score("cat", [TEXT, "dog"]))  # type: ignore[arg-type]
+    assert np.array_equal(reranker.score("cat", by_name), reranker.score("cat", [TEXT, "dog"]))
     assert {hit.id for hit in reranker.rank("cat", by_name)} == {"a", "b"}
 
 

@@ -107,7 +107,7 @@ def test_one_changed_bit_or_a_missing_end_is_an_error(
     everything: list[tuple[bytes, str, Read]],
 ) -> None:
     for data, _, read in everything:
-        assert len(read(data))  # type: ignore[arg-type]
+        assert len(read(data))
         check_damage(data, read)
         for other in (
             b"",
@@ -220,8 +220,8 @@ def test_a_damaged_file_of_a_memory_is_reported_and_its_text_read_again(
     changed = {
         "a bit flipped": data[:-9] + bytes([data[-9] ^ 4]) + data[-8:],
         "cut": data[: len(data) // 2],
-        "of another document": memory.documents["a"].path.read_bytes(),  # type: ignore[union-attr]
-        "of another model": other.documents["b"].path.read_bytes(),  # type: ignore[union-attr]
+        "of another document": memory.documents["a"].path.read_bytes(),
+        "of another model": other.documents["b"].path.read_bytes(),
     }
     path.write_bytes(changed[damage])
     with caplog.at_level(logging.WARNING, "runnel"):
@@ -243,7 +243,7 @@ def test_a_stream_gives_no_vector_that_is_not_a_number(model: Any) -> None:
     stream._sum = np.full_like(stream._sum, np.nan)
     stream._last = torch.full((1, model.backbone.hidden_size), float("nan"))
     if model.backbone.recurrent:
-        nan = {name: torch.full_like(t, float("nan")) for name, t in stream._state.tensors.items()}  # type: ignore[union-attr]
-        stream._state = State(nan, stream._state.tokens)  # type: ignore[union-attr]
+        nan = {name: torch.full_like(t, float("nan")) for name, t in stream._state.tensors.items()}
+        stream._state = State(nan, stream._state.tokens)
     with pytest.raises(NumericalError, match="NaN or infini"):
         stream.embedding()

@@ -10,11 +10,16 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.models.folder import BUILT_IN, load_model
 from runnel.models.model import Model
 
-TEXT = """The harbor was built in 1821. It has two piers and a lighthouse. Ships from the north unload timber there.
-
-Repairs began after the storm of 1903. The council paid for them with a tax on fish. The mayor resigned the year after.
-
-Today the old customs house is a museum. It is open from April to October. Admission is free for children under twelve."""
+TEXT = "\n\n".join(
+    (
+        "The harbor was built in 1821. It has two piers and a lighthouse. "
+        "Ships from the north unload timber there.",
+        "Repairs began after the storm of 1903. The council paid for them with a tax on fish. "
+        "The mayor resigned the year after.",
+        "Today the old customs house is a museum. It is open from April to October. "
+        "Admission is free for children under twelve.",
+    )
+)
 QUESTIONS = {
     "When did the harbor get built?": "The harbor was built in 1821.",
     "How was the money for mending the damage raised?": (

@@ -80,7 +80,7 @@ def test_rankings_one_after_another_share_memory_and_nothing_else(reranker: Rera
 
 def test_what_is_remembered_must_be_numbers(reranker: Reranker) -> None:
     memory = reranker.remember(DOCUMENTS[:2], dtype="fp32")
-    memory["1"].tensors["state.ssm"][:] = float("nan")  # type: ignore[attr-defined]
+    memory["1"].tensors["state.ssm"][:] = float("nan")
     with pytest.raises(NumericalError, match="NaN or infinity in a score"):
         reranker.score(QUERY, memory)
 

@@ -157,7 +157,7 @@ def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Pat
         (lambda: retriever.score(QUERY, remembered, unit="paragraph"), "unit"),
         (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "spans"),
         (lambda: retriever.score(QUERY, "The cat sat.", window=8, stride=4), "window"),
-        (lambda: list(retriever.scan(QUERY, remembered)), "documents are SentenceVecto"),  # type: ignore[arg-type]
+        (lambda: list(retriever.scan(QUERY, remembered)), "documents are SentenceVecto"),
         (lambda: list(retriever.remember("The cat sat.")), "expected a list of texts"),
         (lambda: list(recurrent.remember(["The cat sat."])), "no parts"),
         (lambda: list(recurrent.scan(QUERY, [remembered])), "no parts"),
@@ -336,8 +336,8 @@ def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
     (found,) = retriever.remember([document])
     assert kinds(found) == expected and found.text == document.text
     assert kinds(SentenceVectors.from_bytes(found.to_bytes(), found.text)) == expected
-    (ranked,) = Reranker(model).remember([document]).documents.values()  # type: ignore[union-attr]
-    (named,) = Reranker(model).remember({"a": document}).documents.values()  # type: ignore[union-attr]
+    (ranked,) = Reranker(model).remember([document]).documents.values()
+    (named,) = Reranker(model).remember({"a": document}).documents.values()
     (read,) = read_documents(Embedder(model), [document], remember=True)
     assert read.memory is not None
     assert kinds(ranked) == kinds(named) == kinds(read.memory) == expected
@@ -380,4 +380,4 @@ def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_pa
     ]
     assert scores[0] == scores[1]
     with pytest.raises(InputError, match="3"):
-        list(SentenceRetriever(model).remember([3]))  # type: ignore[list-item]
+        list(SentenceRetriever(model).remember([3]))

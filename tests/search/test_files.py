@@ -150,7 +150,7 @@ def test_files_that_are_no_documents_or_have_no_rows_are_only_noted(index, folde
         {
             "picture.png": b"\x89PNG\r\n\x1a\n\0\0",
             "deep/program": b"\x7fELF\0\0",
-            "questions.jsonl": '{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n',
+            "questions.jsonl": '{"question": "who", "file": "plain.txt", "text": "on the mat"}\n',
         },
     )
     changes = index.add_files([folder])
@@ -193,10 +193,15 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, cap
 @pytest.mark.parametrize(
     ("kind", "content", "bad", "good"),
     [
-        ("jsonl", [f'{{"id": "{name}", "text": "x"}}' for name in ("a", "b\\ud800", "a", "a", "")], (2, 3, 4), ["a", "5"]),
+        (
+            "jsonl",
+            [f'{{"id": "{name}", "text": "x"}}' for name in ("a", "b\\ud800", "a", "a", "")],
+            (2, 3, 4),
+            ["a", "5"],
+        ),
         ("csv", ["id,text", "a,1", "b,2", "a,3", ",4", "a,5"], (4, 6), ["a", "b", "4"]),
     ],
-)  # fmt: skip
+)
 def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(
     index, folder, caplog, kind, content, bad, good
 ):

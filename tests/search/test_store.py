@@ -344,11 +344,16 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(place_of, kind, time
 @pytest.mark.parametrize(
     "uri",
     [
-        "s3://AKIA:s3cr3t@bucket/library", "s3://AKIA:s3/cr3t@bucket/library", "az://c/library?sig=s3cr3t", "gs://b/l?x=1&Key=s3cr3t",
-        "qdrant+http://me:s3cr3t@localhost:1/index", "qdrant+https://s3cr3t@localhost/index", "qdrant+http://h/i?api_key=s3cr3t",
+        "s3://AKIA:s3cr3t@bucket/library",
+        "s3://AKIA:s3/cr3t@bucket/library",
+        "az://c/library?sig=s3cr3t",
+        "gs://b/l?x=1&Key=s3cr3t",
+        "qdrant+http://me:s3cr3t@localhost:1/index",
+        "qdrant+https://s3cr3t@localhost/index",
+        "qdrant+http://h/i?api_key=s3cr3t",
         "qdrant+http://s3cr3t@localhost/",
     ],
-)  # fmt: skip
+)
 def test_a_place_with_a_password_or_a_key_is_refused_without_them(uri):
     """No store uses them, and the place would be shown by later errors."""
     for use in (open_store, holds_index, lambda place: create_store(place, SETTINGS)):

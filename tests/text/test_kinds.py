@@ -204,7 +204,7 @@ def test_every_text_has_kinds(text: str) -> None:
         and text_of(document) == text
     )
     with pytest.raises(InputError, match="3"):
-        text_of(3)  # type: ignore[arg-type]
+        text_of(3)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,16 @@ def test_time_is_linear(unit: str) -> None:
 
 
 def test_what_text_introduces() -> None:
-    listed = "Pens need care. For a trip every guest must bring:\n\n- a towel\n- soap. Not much of it.\n\nWe eat at 8."
+    listed = (
+        "Pens need care. For a trip every guest must bring:\n\n"
+        "- a towel\n- soap. Not much of it.\n\nWe eat at 8."
+    )
     assert numbers(listed) == [TEXT, TEXT, INTRODUCED, INTRODUCED, INTRODUCED, TEXT]
     assert numbers(listed.replace(":", ".")) == [TEXT] * 6
-    lines = "Life expectancy at birth:\n\nfor men:\n81.8 years\n\nfor women:\n86.3 years\n\nIt rises each year."
+    lines = (
+        "Life expectancy at birth:\n\nfor men:\n81.8 years\n\nfor women:\n86.3 years\n\n"
+        "It rises each year."
+    )
     assert numbers(lines) == [TEXT, INTRODUCED, INTRODUCED, TEXT]
     again = html("<p>Every guest must bring:</p><ul><li>a towel<li>soap</ul><p>We eat at 8.</p>")
     assert list(kinds_of(again).values()) == [TEXT, INTRODUCED, INTRODUCED, TEXT]

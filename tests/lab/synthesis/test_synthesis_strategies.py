@@ -258,7 +258,8 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
     with Replies(
         SimpleNamespace(model="m", url="u", complete=complete), tmp_path / "store"
     ) as replies:
-        any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731  (which place is the nearest matters little)
+        # which place is the nearest matters little
+        any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731
         synthesis = Synthesis(
             Inquiry(replies, 1), Settings(strategy), any_partner, Decontaminator([])
         )

@@ -12,11 +12,10 @@ from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import POSITIVE, QUERY, SENTENCES, Decontaminator
 
 CHINESE = "它在河边等待一条大鱼游过来然后吃掉它。"
-TEST_DOCUMENT = f"""The heron waits at the river for a fish. Yes. It eats three large frogs before the night.
-
-Materials and Methods
-
-{CHINESE}"""
+ENGLISH = (
+    "The heron waits at the river for a fish. Yes. It eats three large frogs before the night."
+)
+TEST_DOCUMENT = f"{ENGLISH}\n\nMaterials and Methods\n\n{CHINESE}"
 
 
 def sentences(count, start=0):

@@ -27,7 +27,7 @@ def all_batches(
 ) -> list[list[list[int]]]:
     batches = [
         TokenBatches(rows, budget, world=world, rank=rank, **options) for rank in range(world)
-    ]  # type: ignore[arg-type]
+    ]
     for one in batches:
         one.set_epoch(epoch)
     return [list(one) for one in batches]
@@ -76,7 +76,7 @@ def test_epochs_seeds_and_few_rows() -> None:
     again = TokenBatches([7] * 50, 21, seed=3)
     batches.set_epoch(4)
     again.set_epoch(4)
-    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
+    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]
     assert list(islice(again, 6, None)) == whole[6:]
     assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
     assert all_batches([], 10, 3) == [[], [], []]

@@ -165,12 +165,12 @@ def test_long_texts_have_the_vectors_of_inference_and_gradients(tmp_path: Path, 
     model = tiny_encoder(tmp_path)
     expected = Embedder(model).encode(TEXTS)
     rows = [render_document(model, text) for text in TEXTS]
-    assert [len(model.backbone.block_ends(row)) > 1 for row in rows] == [False, True, True]  # type: ignore[arg-type]
+    assert [len(model.backbone.block_ends(row)) > 1 for row in rows] == [False, True, True]
     trainable(model)
     found = vectors(model, rows, long)
     np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
     (found * torch.randn(found.shape, generator=torch.Generator().manual_seed(0))).sum().backward()
-    used = model.backbone.embeddings.weight.grad.abs().sum(1) > 0  # type: ignore[union-attr]
+    used = model.backbone.embeddings.weight.grad.abs().sum(1) > 0
     assert set(used.nonzero()[:, 0].tolist()) == set(np.concatenate(rows).tolist()), (
         "every token of every passage"
     )

@@ -174,7 +174,7 @@ def questions(documents: int) -> list[ReadQuestion]:
         ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),))
         for d in range(documents)
         for n in range(3)
-    ]  # type: ignore[arg-type]
+    ]
 
 
 @pytest.mark.parametrize(
