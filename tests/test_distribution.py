@@ -203,8 +203,9 @@ def test_issue_templates_have_what_the_host_needs(path):
 
 
 def test_versions_license_and_keywords_are_those_of_the_package():
-    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
-    assert WORKFLOWS["checks"]["jobs"]["test"]["strategy"]["matrix"]["python"] == named
+    assert WORKFLOWS["checks"]["jobs"]["test"]["strategy"]["matrix"]["python"] == re.findall(
+        r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"])
+    )
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))[
         "repos"
     ]
@@ -229,8 +230,9 @@ def test_the_container_image_is_built_and_answers() -> None:
         pytest.skip("docker does not run here")
 
     def run(*command: str) -> str:
-        done = subprocess.run([docker, *command], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
+        return subprocess.run(
+            [docker, *command], check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     run("build", "--tag", "runnel-test", str(ROOT))
     options = ["--detach", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/cache:uid=10001"]

@@ -37,9 +37,10 @@ def test_stream_embedding(tmp_path):
 
 
 def test_finetune_pairs(tmp_path):
-    said = run("finetune_pairs.py", tmp_path / "tuned")
     before, after = re.findall(
-        r"^.*: the right chapter is first for (\d+) of 32 names$", said, re.M
+        r"^.*: the right chapter is first for (\d+) of 32 names$",
+        run("finetune_pairs.py", tmp_path / "tuned"),
+        re.M,
     )
     assert int(after) > int(before) + 8
 

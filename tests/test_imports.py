@@ -186,10 +186,11 @@ def test_base_dependencies_are_enough(tmp_path):
         ["info", "pocket"],
         ["doctor"],
     )
-    program = f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n" + "".join(
-        COMMAND.format(arguments) for arguments in commands
+    run_python(
+        f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n"
+        + "".join(COMMAND.format(arguments) for arguments in commands),
+        cwd=tmp_path,
     )
-    run_python(program, cwd=tmp_path)
 
 
 WITHOUT_TORCH = f"HIDDEN = ['torch']\n{HIDE}\nimport runnel\n"

@@ -350,8 +350,9 @@ def test_a_changed_bit_gives_no_other_rows(out, tmp_path):
     values = whole.index(b'"ab"')  # and the bytes after it
     chosen = {*range(values, values + 24), *np.random.default_rng(0).choice(used, 200).tolist()}
     for place in sorted(chosen):
-        flipped = bytes([whole[place] ^ 1 << place % 8])
-        path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        )
         with suppress(StoreError, InputError), Journal(out, {"model": "m"}) as journal:
             journal.begin()
             left = list(journal.rows(data=True))

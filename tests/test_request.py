@@ -85,8 +85,9 @@ def test_a_small_sum_next_to_a_large_one_keeps_its_digits() -> None:
     ids, hidden, weight = data(40)
     weight[ids[20]] = 1e-9
     ranges = np.array([[0, 20], [20, 21], [21, 40], [0, 40]])
-    result = collected(Request(ids, ranges=ranges), hidden, weight, [7, 20, 30])
-    torch.testing.assert_close(result.means[1], hidden[20])
+    torch.testing.assert_close(
+        collected(Request(ids, ranges=ranges), hidden, weight, [7, 20, 30]).means[1], hidden[20]
+    )
 
 
 @settings(max_examples=50, deadline=None)

@@ -245,8 +245,9 @@ def test_what_configs_of_rwkv7_say_wrongly_is_not_believed_but_norm_eps() -> Non
         "fuse_norm": True,
     }
     for width in (None, 128, [128, 128, 128]):
-        declared = OF_FLA | wrong | {"value_dim": width, "norm_eps": 1e-3}
-        _, layout, config, *_ = read_rwkv7(declared, from_tensors(FLA, "f"), "here")
+        _, layout, config, *_ = read_rwkv7(
+            OF_FLA | wrong | {"value_dim": width, "norm_eps": 1e-3}, from_tensors(FLA, "f"), "here"
+        )
         assert layout == "flash-linear-attention" and config == replace(RWKV7, norm_eps=1e-3)
     assert read_rwkv7({}, from_tensors(OFFICIAL, "f"), "here")[1:3] == ("official", RWKV7)
 
@@ -269,11 +270,13 @@ def fused() -> Tensors:
     for i in range(2):
         mixer = f"backbone.blocks.{i}.mlstm_layer."
         ffn = f"backbone.blocks.{i}.ffn."
-        parts = [tensors.pop(f"{mixer}{name}.weight") for name in ("q", "k", "v", "ogate_preact")]
-        tensors[mixer + "qkv_opreact.weight"] = torch.cat(parts)
+        tensors[mixer + "qkv_opreact.weight"] = torch.cat(
+            [tensors.pop(f"{mixer}{name}.weight") for name in ("q", "k", "v", "ogate_preact")]
+        )
         for kind in ("weight", "bias"):
-            gates = [tensors.pop(f"{mixer}{name}gate_preact.{kind}") for name in "if"]
-            tensors[f"{mixer}ifgate_preact.{kind}"] = torch.cat(gates)
+            tensors[f"{mixer}ifgate_preact.{kind}"] = torch.cat(
+                [tensors.pop(f"{mixer}{name}gate_preact.{kind}") for name in "if"]
+            )
         tensors[ffn + "proj_up_gate_z.weight"] = torch.cat(
             [tensors.pop(f"{ffn}{x}.weight") for x in ("proj_up_gate", "proj_up")]
         )
@@ -317,8 +320,9 @@ def test_what_xlstm_takes_from_the_config() -> None:
         "tie_word_embeddings": True,
         "head_dim": 5,
     }
-    found = built(XLSTM, OF_XLSTM | values | unread)
-    assert found.backbone.config == XlstmConfig(**SIZES, gate_cap=4.0, norm_eps=1e-4, cell_eps=1e-3)
+    assert built(XLSTM, OF_XLSTM | values | unread).backbone.config == XlstmConfig(
+        **SIZES, gate_cap=4.0, norm_eps=1e-4, cell_eps=1e-3
+    )
 
 
 # ---- what is refused -----------------------------------------------------------------------------

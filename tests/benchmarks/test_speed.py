@@ -233,8 +233,9 @@ def test_an_index(fake_workers):
     seconds = {"engine": [1.0, 3.0, 1.0], "index": [2.0, 3.0, 1.25], "remember": [4.0, 4.0, 4.0]}
     timed = {"tokens": 100, "seconds": seconds, "processor": seconds | {"index": [1.0, 3.0, 1.0]}}
     stages = {"first stage": [0.01, 0.02, 0.03], "whole search": [0.1, 0.2, 0.3]}
-    answers = {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
-    fake_workers.answers = {"runnel": answers}
+    fake_workers.answers = {
+        "runnel": {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
+    }
     row = searched("m", "n", quiet, documents=30, read=40).to_dict()
     assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == (
         "ok",

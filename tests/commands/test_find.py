@@ -253,8 +253,9 @@ def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(
     # of 3.0 and 2.0
     assert places.findall(run("find", "the dog barked", "notes", "-k", "2").out) == ["95 %", "88 %"]
     # a score of 2.197
-    shown = run("find", "the dog barked", "notes", "-k", "9", "--min-score", "90%").out
-    assert places.findall(shown) == ["95 %"]
+    assert places.findall(
+        run("find", "the dog barked", "notes", "-k", "9", "--min-score", "90%").out
+    ) == ["95 %"]
 
 
 def files(done):

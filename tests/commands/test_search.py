@@ -148,8 +148,9 @@ def test_copies_are_one_result_that_names_the_others(run, library, tmp_path, req
     arguments = ("search", "what pumps the blood", "--in", "library", "-s", 1, "-k", 1)
     done = run(*arguments)
     assert done.code == 0 and done.out.endswith("the body.  (and 2 more places)\n")
-    names = {f"files/{name}" for name in ("heart.txt", "copy.txt", "again.txt")}
-    assert set(run(*arguments, "-l").out.split()) == names
+    assert set(run(*arguments, "-l").out.split()) == {
+        f"files/{name}" for name in ("heart.txt", "copy.txt", "again.txt")
+    }
     (document,) = json.loads(run(*arguments, "--json").out)["documents"]
     assert [place["line"] for place in document["also"]] == [2, 2]
     request.getfixturevalue("terminal")

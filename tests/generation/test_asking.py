@@ -170,8 +170,9 @@ def test_arranged_excerpts_are_the_document_word_for_word(
         assert spans == sorted(spans) and all(a[1] < b[0] for a, b in itertools.pairwise(spans)), (
             "joined and in order"
         )
-        covered = {i for one in given_ if one.file == file for i in range(one.start, one.end)}
-        assert covered == {i for start, end in spans for i in range(start, end)}
+        assert {i for one in given_ if one.file == file for i in range(one.start, one.end)} == {
+            i for start, end in spans for i in range(start, end)
+        }
     assert next(one.file for one in arranged) == places[0][2], (
         "the document of the best excerpt comes first"
     )

@@ -82,8 +82,9 @@ def normal(generator: torch.Generator, *shape: int) -> Tensor:
 
 def _conv(channels: int, width: int, *, bias: bool) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {"x": normal(g, tokens, channels), "weight": normal(g, channels, width)}
-        return inputs | ({"bias": normal(g, channels)} if bias else {})
+        return {"x": normal(g, tokens, channels), "weight": normal(g, channels, width)} | (
+            {"bias": normal(g, channels)} if bias else {}
+        )
 
     return Operator(make, causal_conv1d, (channels, width - 1), ("x",), ("weight", "bias"))
 

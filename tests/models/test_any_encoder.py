@@ -123,8 +123,9 @@ def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRet
             edges.append(sentence)
     assert len(edges) > 2
     for a, b in pairwise([*edges, len(document)]):
-        tokens = document.ids[document.bounds[a] : document.bounds[b]]
-        row = np.array([begin, *prompt, *tokens, end])
+        row = np.array(
+            [begin, *prompt, *document.ids[document.bounds[a] : document.bounds[b]], end]
+        )
         hidden = model.backbone(torch.from_numpy(row))[0][1 + len(prompt) : -1]
         for sentence in range(a, b):
             own = hidden[

@@ -113,8 +113,9 @@ def test_texts_and_templates_stand_between_the_markers(case: str, tmp_path: Path
     np.testing.assert_allclose(stream.embedding(), vector, atol=1e-5)
 
     embedder.save(tmp_path / "saved")
-    again = Embedder.load(tmp_path / "saved", dtype="float32")
-    np.testing.assert_array_equal(again.encode(TEXT), vector)
+    np.testing.assert_array_equal(
+        Embedder.load(tmp_path / "saved", dtype="float32").encode(TEXT), vector
+    )
     assert {path.name for path in (tmp_path / "saved").iterdir()} & {LIBRARY_FILE, WORLD_FILE} == {
         WORLD_FILE if name == "rwkv_world" else LIBRARY_FILE
     }
@@ -128,8 +129,9 @@ def test_other_vocabularies_keep_their_own(architecture: str, begin: int | None)
     assert vocabulary_name(tokenizer) is None
     assert markers(BACKBONES[architecture], tokenizer) == (begin, 4)
     # the ids in xLSTM-7B's config, which contradict it
-    neox = LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)
-    assert markers(BACKBONES["xlstm"], neox) == (0, 0)
+    assert markers(
+        BACKBONES["xlstm"], LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)
+    ) == (0, 0)
 
 
 @pytest.fixture

@@ -109,8 +109,9 @@ def test_a_part_is_its_mean_change_over_all_orders_and_they_sum_to_the_score(sen
     for row, whole in enumerate(head(query, vectors, features).tolist()):
         parts = head.parts(query, vectors, features, row)
         assert sum(parts.values()) == pytest.approx(whole, abs=1e-5)
-        expected = by_all_orders(head, (query, vectors, features), row)
-        assert {name: parts[name] for name in PARTS} == pytest.approx(expected, abs=1e-5)
+        assert {name: parts[name] for name in PARTS} == pytest.approx(
+            by_all_orders(head, (query, vectors, features), row), abs=1e-5
+        )
         # one is the average sentence
         assert (sentences == 1) == all(abs(parts[name]) < 1e-5 for name in PARTS)
 

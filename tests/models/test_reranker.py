@@ -186,9 +186,10 @@ def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(
         assert [hit.text for hit in hits] == expected + empty
         assert hits[-3].score < min(hit.score for hit in hits[:-3]) - 100
         json.dumps([hit.score for hit in hits], allow_nan=False)
-    pairs = [make_pair(reranker.model, QUERY, text) for text in documents]
     np.testing.assert_allclose(
-        reranker.score_pairs(pairs), reranker.score(QUERY, documents), atol=2e-4
+        reranker.score_pairs([make_pair(reranker.model, QUERY, text) for text in documents]),
+        reranker.score(QUERY, documents),
+        atol=2e-4,
     )
     reranker.score(QUERY, empty, progress=lambda done, total: read.append(done))
     assert not read

@@ -353,8 +353,9 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="'rankmamba-code' does not fit"):
         load_model(tmp_path / "plain", template="rankmamba-code", job="rerank")
     monkeypatch.setitem(PAIR_TEMPLATES, "mine", (Template.parse("{document} ? {query}{end}"), None))
-    mine = load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]
-    assert str(mine).endswith("{document} ? {query}{end}")
+    assert str(
+        load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]
+    ).endswith("{document} ? {query}{end}")
     write(tmp_path / "llama", "llama")
     with pytest.raises(InputError, match="llama is causal: its first token cannot"):
         Embedder.load(tmp_path / "llama", pooling="cls")

@@ -28,12 +28,13 @@ def folder(tmp_path):
         "<html><title>Rivers</title><body><h1>The river</h1><p>A river runs to the"
         " sea.</p></body></html>"
     )
-    rows = "".join(json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3))
     files = {
         ".git/hidden.txt": "hidden",
         "plain.txt": "The cat sat on the mat.",
         "deep/page.html": page,
-        "rows.jsonl": rows,
+        "rows.jsonl": "".join(
+            json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3)
+        ),
     }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -320,8 +320,9 @@ def check_killed(uri: str, acknowledged: int) -> None:
         np.array_equal(row.vector, np.eye(4, dtype=np.float32)[version % 4])
         for row in passages.values()
     )
-    found = {(row.document, row.number) for row in store.lexical(f"edition{version}", 50, [])}
-    assert found == {(name, 0) for name in documents}
+    assert {(row.document, row.number) for row in store.lexical(f"edition{version}", 50, [])} == {
+        (name, 0) for name in documents
+    }
 
 
 @pytest.mark.slow

@@ -144,8 +144,9 @@ def test_contents_repeat_the_headings_below_also_in_html() -> None:
         "heading",
     ]
     kinds = [HEADING, ASIDE, ASIDE, ASIDE, HEADING, TEXT]
-    sentences = ["Pens", "On caps", "On ink", "On tips", "Caps", "It is so."]
-    assert list(kinds_of(document).items())[:6] == list(zip(sentences, kinds, strict=True))
+    assert list(kinds_of(document).items())[:6] == list(
+        zip(["Pens", "On caps", "On ink", "On tips", "Caps", "It is so."], kinds, strict=True)
+    )
     lone = html(
         "<p><a href='#s1'>Ink</a></p><p>See <a href='#s2'>tips</a></p><p><a href='#s0'>On"
         f" caps</a></p>{sections}"

@@ -249,8 +249,9 @@ def test_clauses_and_paragraphs():
 def test_tokens_belong_to_the_sentence_in_which_they_start():
     spans = np.array([[0, 5], [5, 6], [6, 12]])
     starts = np.array([0, 3, 6, 9])
-    encoded = Encoded(np.arange(4, dtype=np.int32), starts, np.array([3, 7, 9, 12]))
-    assert sentence_of_tokens(spans, encoded).tolist() == [0, 2, 2, 4]
+    assert sentence_of_tokens(
+        spans, Encoded(np.arange(4, dtype=np.int32), starts, np.array([3, 7, 9, 12]))
+    ).tolist() == [0, 2, 2, 4]
     assert sentence_of_tokens(np.zeros((0, 2), np.int64), Encoded.empty()).tolist() == [0]
     assert sentence_of_tokens(spans, Encoded.empty()).tolist() == [0, 0, 0, 0]
 

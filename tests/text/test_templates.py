@@ -102,8 +102,9 @@ def test_the_parts_join_as_the_whole_text_and_offsets_refer_to_the_field(name):
     lead = templates.DOCUMENT_THEN_QUERY.lead(tokenizer, "document")
     assert lead == ("" if tokenizer.adds_space else " ") and QUERY.lead(tokenizer, "query") == ""
     stream = tokenizer.stream()
-    parts = [stream.feed(lead + text), stream.finish()]
-    np.testing.assert_array_equal(Encoded.join(parts).ends - len(lead), encoded.ends)
+    np.testing.assert_array_equal(
+        Encoded.join([stream.feed(lead + text), stream.finish()]).ends - len(lead), encoded.ends
+    )
 
 
 def test_budgets_and_missing_or_needless_fields():

@@ -165,8 +165,9 @@ def test_long_texts_batches_and_special_tokens_which_are_ordinary_text(name):
         "[REFERENCE_DOC_1]",
         "[control_500]",
     ]
-    special = {tokenizer.vocabulary[token] for token in marks if token in tokenizer.vocabulary}
-    assert not set(tokenizer.encode(" a ".join(marks)).ids.tolist()) & special
+    assert not set(tokenizer.encode(" a ".join(marks)).ids.tolist()) & {
+        tokenizer.vocabulary[token] for token in marks if token in tokenizer.vocabulary
+    }
 
 
 def test_a_special_token_that_cannot_be_avoided_is_unknown_or_an_error():

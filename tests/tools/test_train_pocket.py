@@ -109,16 +109,18 @@ def test_tuning_sees_what_answers_and_what_looks_most_like_it():
     assert [(a, b) for p in passages for _, a, b in p.sentences] == [(1, 101)] * 4  # behind [CLS]
     loss, away = loss_of(one, one.query, one.vectors[places], places, bm25)
     assert away == pytest.approx(0, abs=1e-6) and loss > 0
-    turned = torch.cat([one.query[None], one.vectors[places[1:]]])
-    better, moved = loss_of(one, one.query, turned, places, bm25)
+    better, moved = loss_of(
+        one, one.query, torch.cat([one.query[None], one.vectors[places[1:]]]), places, bm25
+    )
     assert better < loss and moved > 0.1
 
 
 def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_the_same_document():
     # 0 answers query 0, 1 query 1, 2 query 2, 3 none
     queries = 0.05 * torch.eye(3, D)
-    passages = torch.eye(4, D)
-    loss = passage_loss(queries, passages, (0, 1, 2, 0), (True, True, True, False), ("a", "a", "b"))
+    loss = passage_loss(
+        queries, torch.eye(4, D), (0, 1, 2, 0), (True, True, True, False), ("a", "a", "b")
+    )
     # of 4 passages: query 0 sees its own two and one of another document, query 1 its own and one,
     # query 2 all
     expected = [np.log(1 + k * np.exp(-1.0)) for k in (2, 1, 3)]
@@ -143,8 +145,9 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
 
     assert hits(HeldHead(VectorScore(D))) < 0.2 < 0.8 <= hits(head)
     calibrate_by_set(head, kept, elsewhere(kept))
-    expected = torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
-    assert float(expected) == pytest.approx(len(kept), rel=0.05)
+    assert float(
+        torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
+    ) == pytest.approx(len(kept), rel=0.05)
     save(head, tmp_path, {})
     again = load(tmp_path, D)
     assert all(
@@ -183,8 +186,9 @@ def test_bm25_ndcg_and_recall():
     index = Bm25(["a cat and a dog", "a dog", "a dog in the house", "the dog and the cats"])
     assert index.top("what of the house", 3).tolist() == [2]
     assert index.top("cats", 3).tolist() == [0, 3]
-    found = ndcg([np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}])
-    assert found == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
+    assert ndcg(
+        [np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}]
+    ) == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
     scores = -np.arange(30, dtype=np.float32)
     assert (
         recall(((0, 2), (7, 9)), scores, depth=5) == 0.5 and recall(((0, 2), (7, 9)), scores) == 1.0

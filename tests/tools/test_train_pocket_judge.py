@@ -162,5 +162,6 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp
     before["backbone"]["config"].pop("judge_layers", None)
     assert config == before
     texts = ["A tuple cannot be changed.", "The train leaves at noon."]
-    vectors = [Embedder.load(folder, "float32").encode(texts) for folder in (target, POCKET)]
-    assert np.array_equal(*vectors)
+    assert np.array_equal(
+        *[Embedder.load(folder, "float32").encode(texts) for folder in (target, POCKET)]
+    )

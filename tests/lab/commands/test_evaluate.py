@@ -293,8 +293,9 @@ def many(tmp_path):
     write_rows(tmp_path / "many" / "queries.jsonl", [{"_id": "1", "text": "a dog sat"}])
     (tmp_path / "many" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td7\t1\n")
     for count in (20, 2000):
-        lines = "".join(f"1 Q0 d{n} 1 {2000 - n} x\n" for n in range(count))
-        (tmp_path / f"{count}.trec").write_text(lines)
+        (tmp_path / f"{count}.trec").write_text(
+            "".join(f"1 Q0 d{n} 1 {2000 - n} x\n" for n in range(count))
+        )
     return {row["_id"]: row["text"] for row in texts}
 
 

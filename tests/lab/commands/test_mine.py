@@ -180,8 +180,9 @@ def test_test_sets_are_kept_out(run, pairs, tmp_path):
     done = run(*pairs, "--exclude", "test.csv")
     assert done.code == 0 and "38 examples" in done.out
     assert "note: left out: 1 query in a test set; 1 positive in a test set" in done.err
-    left = {row["query"] for row in read_rows(tmp_path / "out.jsonl")}
-    assert not {"where is the red cat number 3", "where is the blue cat number 19"} & left
+    assert not {"where is the red cat number 3", "where is the blue cat number 19"} & {
+        row["query"] for row in read_rows(tmp_path / "out.jsonl")
+    }
     run("lab", "mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv").refused(
         "no example is left to mine for"
     )

@@ -142,8 +142,9 @@ def test_what_was_copied_for_a_right_answer_is_evidence(run, stub, tmp_path):
         f"Which color was wheel number {n} painted?" for n in asked
     ]
     assert all(one.document == text for one in found)
-    sentences = [[" ".join(text[a:b].split()) for a, b in one.spans] for one in found]
-    assert sentences == [[f"Wheel number {n} was painted {color(n)}."] for n in asked]
+    assert [[" ".join(text[a:b].split()) for a, b in one.spans] for one in found] == [
+        [f"Wheel number {n} was painted {color(n)}."] for n in asked
+    ]
     metrics = json.loads(run("lab", "evaluate", "bm25", "out/mills.evidence.jsonl", "--json").out)[
         "results"
     ][0]

@@ -517,8 +517,9 @@ def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths
     _, item = SentenceData.write(tmp_path / "t.arrow", model, [example], tokens=lengths)[0]
     bounds = item.sentences.bounds.tolist()
     scored = [item.sentences.ids[a:b].tolist() for a, b in pairwise(bounds)]
-    encoded = [model.tokenizer.encode(example.document)]
-    read = read_spans(example.document, encoded, np.array(example.units))
+    read = read_spans(
+        example.document, [model.tokenizer.encode(example.document)], np.array(example.units)
+    )
     in_tokens = [read.ids[a:b].tolist() for a, b in pairwise(read.bounds)]
     first = in_tokens.index(scored[0])
     assert scored == in_tokens[first : first + len(scored)]

@@ -112,8 +112,9 @@ def by_hand(scores: list[float], labels: list[bool]) -> float:
 def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
     scores = [s for s, _ in document]
     labels = [r for _, r in document]
-    loss = float(sentence_loss(torch.tensor(scores), torch.tensor(labels)))
-    assert loss == pytest.approx(by_hand(scores, labels), rel=1e-4, abs=1e-6)
+    assert float(sentence_loss(torch.tensor(scores), torch.tensor(labels))) == pytest.approx(
+        by_hand(scores, labels), rel=1e-4, abs=1e-6
+    )
 
 
 @given(documents)
@@ -126,8 +127,9 @@ def test_the_loss_of_the_authors_code_is_a_mean_with_heavier_positives(
     expected = F.binary_cross_entropy_with_logits(
         scores, labels.float(), pos_weight=(len(labels) - positives) / positives.clamp(min=1)
     )
-    loss = float(sentence_loss(scores, labels, as_code=True))
-    assert loss == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+    assert float(sentence_loss(scores, labels, as_code=True)) == pytest.approx(
+        float(expected), rel=1e-4, abs=1e-6
+    )
 
 
 def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:

@@ -258,8 +258,9 @@ def test_two_processes_give_the_losses_of_one(job, tmp_path):
         for name in ("one", "two")
     )
     assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
-    found = json.loads((tmp_path / "two" / SUMMARY).read_text())
-    assert found["held_out"] == pytest.approx(whole.held_out, rel=1e-3)
+    assert json.loads((tmp_path / "two" / SUMMARY).read_text())["held_out"] == pytest.approx(
+        whole.held_out, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -274,8 +275,9 @@ def test_one_process_writes_a_checkpoint(first, monkeypatch):
 
 def test_batches_cut_queries_and_documents_apart_and_count():
     """The numbers of a recipe are those of the ids of a row, special tokens included."""
-    model = load_model("pocket", dtype="float32")
-    batches = EmbedderBatches(model, DataTable(max_query_tokens=5, max_document_tokens=7))
+    batches = EmbedderBatches(
+        load_model("pocket", dtype="float32"), DataTable(max_query_tokens=5, max_document_tokens=7)
+    )
     words = "one two three four five six seven"
     batch = batches(
         [

@@ -142,8 +142,9 @@ def test_means():
         is judging.mean_of_sets([[open_question]])["accuracy"]
         is None
     )
-    sets = [[outcome(str(n), True, f1=0.2) for n in range(9)], [outcome("1", False)]]
-    means = judging.mean_of_sets(sets)
+    means = judging.mean_of_sets(
+        [[outcome(str(n), True, f1=0.2) for n in range(9)], [outcome("1", False)]]
+    )
     assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
 
 
