@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.files import read_rows, write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder, tiny_model
 from helpers.toy import Toy, ToyConfig
@@ -20,7 +21,6 @@ from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.training import recipes
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
-from tests.helpers.qa_files import read_rows, write_rows
 
 DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
 UNITS = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]
@@ -265,15 +265,14 @@ QUERIES = {"1": "the cat and a dog", "2": "a river"}
 
 @pytest.fixture
 def task(tmp_path):
-    (tmp_path / "task").mkdir()
-    for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
-        write_rows(
-            tmp_path / "task" / f"{name}.jsonl",
-            [{"_id": i, "text": text} for i, text in texts.items()],
-        )
-    (tmp_path / "task" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td0\t1\n2\td1\t1\n")
-    (tmp_path / "bm25.trec").write_text(
-        "".join(f"{q} Q0 {d} 1 1 x\n" for q in QUERIES for d in DOCUMENTS)
+    write_files(
+        tmp_path,
+        {
+            "task/corpus.jsonl": [{"_id": i, "text": text} for i, text in DOCUMENTS.items()],
+            "task/queries.jsonl": [{"_id": i, "text": text} for i, text in QUERIES.items()],
+            "task/qrels.tsv": "query-id\tcorpus-id\tscore\n1\td0\t1\n2\td1\t1\n",
+            "bm25.trec": [f"{q} Q0 {d} 1 1 x" for q in QUERIES for d in DOCUMENTS],
+        },
     )
     return "task"
 
@@ -288,14 +287,17 @@ def model(tmp_path):
 def many(tmp_path):
     """A task of one query with 2,000 candidates, which is also asked about the first 20."""
     texts = [{"_id": f"d{n}", "text": f"the cat {'sat ' * (n % 7)}{n}"} for n in range(2000)]
-    (tmp_path / "many").mkdir()
-    write_rows(tmp_path / "many" / "corpus.jsonl", texts)
-    write_rows(tmp_path / "many" / "queries.jsonl", [{"_id": "1", "text": "a dog sat"}])
-    (tmp_path / "many" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td7\t1\n")
-    for count in (20, 2000):
-        (tmp_path / f"{count}.trec").write_text(
-            "".join(f"1 Q0 d{n} 1 {2000 - n} x\n" for n in range(count))
-        )
+    ranked = [f"1 Q0 d{n} 1 {2000 - n} x" for n in range(2000)]
+    write_files(
+        tmp_path,
+        {
+            "many/corpus.jsonl": texts,
+            "many/queries.jsonl": [{"_id": "1", "text": "a dog sat"}],
+            "many/qrels.tsv": "query-id\tcorpus-id\tscore\n1\td7\t1\n",
+            "20.trec": ranked[:20],
+            "2000.trec": ranked,
+        },
+    )
     return {row["_id"]: row["text"] for row in texts}
 
 

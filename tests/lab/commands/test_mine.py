@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from helpers.files import read_rows, write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder
 
 from runnel.lab.training.mining import Mining, mine_negatives
 from runnel.lab.training.triples import read_triples
-from tests.helpers.qa_files import read_rows, write_rows
 
 COLORS = ("red", "blue")
 PAIRS = [
@@ -29,16 +29,14 @@ def beir(tmp_path):
     documents = [f"document {n} about {'cats' if n % 2 else 'dogs'} and {n}" for n in range(12)] + [
         " "
     ]
-    write_rows(
-        tmp_path / "beir" / "corpus.jsonl",
-        [{"_id": f"d{n}", "text": text} for n, text in enumerate(documents)],
+    write_files(
+        tmp_path / "beir",
+        {
+            "corpus.jsonl": [{"_id": f"d{n}", "text": text} for n, text in enumerate(documents)],
+            "queries.jsonl": [{"_id": "1", "text": "cats"}, {"_id": "2", "text": "dogs"}],
+            "qrels/test.tsv": "query-id\tcorpus-id\tscore\n1\td1\t1\n2\td0\t1\n2\td2\t0\n",
+        },
     )
-    write_rows(
-        tmp_path / "beir" / "queries.jsonl",
-        [{"_id": "1", "text": "cats"}, {"_id": "2", "text": "dogs"}],
-    )
-    judged = ["query-id\tcorpus-id\tscore", "1\td1\t1", "2\td0\t1", "2\td2\t0"]
-    write_rows(tmp_path / "beir" / "qrels" / "test.tsv", judged)
     return "lab", "mine", "beir", "--to", "out.jsonl"
 
 

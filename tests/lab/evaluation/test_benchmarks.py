@@ -5,11 +5,11 @@ named.
 import hashlib
 
 import pytest
+from helpers.files import write_files, write_rows
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.evaluation.published import LENGTHS, find_sets
 from runnel.lab.evaluation.tasks import read_task
-from tests.helpers.qa_files import write_rows
 
 JUDGED = {"query-id": "q", "corpus-id": "d"}
 
@@ -21,11 +21,6 @@ def read_set(one, folder):
 
 def names(path, **texts):
     return [one.name for one in find_sets(str(path), **texts)]
-
-
-def write_files(folder, files):
-    for name, rows in files.items():
-        write_rows(folder / name, rows)
 
 
 def tables(**changes):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.qa_files import write_rows
+from helpers.files import write_files, write_rows
 from helpers.tiny import tiny_model
 
 from runnel.errors import InputError, ReadError
@@ -103,22 +103,17 @@ def kept(path, *arguments, **options):
 
 @pytest.fixture
 def beir(tmp_path):
-    write(
-        tmp_path / "corpus.jsonl",
-        *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"),
+    head = "query-id\tcorpus-id\tscore\n"
+    texts = [{"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"]
+    write_files(
+        tmp_path,
+        {
+            "corpus.jsonl": [*texts, {"_id": "e", "text": " "}],
+            "queries.jsonl": [{"_id": name, "text": f"query {name}"} for name in "qrs"],
+            "qrels/train.tsv": f"{head}q\ta\t1\nq\tb\t0\nr\tc\t2\nq\td\t1\n",
+            "qrels/test.tsv": f"{head}s\ta\t1\n",
+        },
     )
-    with (tmp_path / "corpus.jsonl").open("a") as file:
-        file.write('{"_id": "e", "text": " "}\n')
-    write(tmp_path / "queries.jsonl", *({"_id": name, "text": f"query {name}"} for name in "qrs"))
-    write(
-        tmp_path / "qrels" / "train.tsv",
-        "query-id\tcorpus-id\tscore",
-        "q\ta\t1",
-        "q\tb\t0",
-        "r\tc\t2",
-        "q\td\t1",
-    )
-    write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", "s\ta\t1")
     return tmp_path
 
 
@@ -431,19 +426,20 @@ def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
         for kind in ("positive_passages", "negative_passages")
     }
     ids = {"positive_document_ids": ["p"], "negative_document_ids": ["n"]}
-    write(
-        Path("flagembedding.jsonl"),
-        {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""},
+    flag = {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""}
+    write_files(
+        tmp_path,
+        {
+            "flagembedding.jsonl": [flag],
+            "tevatron.jsonl": [{"query_id": "1", "query": "q", **passages}],
+            "tevatron2.jsonl": [{"query_id": "1", "query_text": "q", "query_image": None, **ids}],
+            "corpus2.jsonl": [{"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"}],
+            "triples.train.small.tsv": 'q\t"p\tn\n',
+            "qidpidtriples.train.full.2.tsv": "1\tp\tn\n",
+            "collection.tsv": "p\ta text\nn\tanother\n",
+            "queries.train.tsv": "1\tq\n",
+        },
     )
-    write(Path("tevatron.jsonl"), {"query_id": "1", "query": "q", **passages})
-    write(Path("tevatron2.jsonl"), {"query_id": "1", "query_text": "q", "query_image": None, **ids})
-    write(
-        Path("corpus2.jsonl"), {"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"}
-    )
-    write(Path("triples.train.small.tsv"), 'q\t"p\tn')
-    write(Path("qidpidtriples.train.full.2.tsv"), "1\tp\tn")
-    write(Path("collection.tsv"), "p\ta text", "n\tanother")
-    write(Path("queries.train.tsv"), "1\tq")
     with warnings.catch_warnings(action="ignore"):  # open files
         exec(program, {})
     by_id = Triple("q", ("a text",), ("another",))

@@ -5,7 +5,6 @@ import json
 
 import pytest
 from helpers.files import write_files
-from helpers.qa_files import write_rows
 
 from runnel.errors import InputError
 from runnel.lab.training.data import Evidence, Triple
@@ -27,22 +26,21 @@ def sentences(count, start=0):
 @pytest.fixture
 def guard(tmp_path):
     row = {"question": "What does a heron eat?", "document": TEST_DOCUMENT, "evidence": [[0, 40]]}
-    test = write_rows(tmp_path / "test.jsonl", [row, row])
-    beir = tmp_path / "beir"
     texts = ["An answer of more than five words.", "Only in the corpus of the test set.", "Yes."]
     texts.append("The answer to a query for training.")
-    write_rows(
-        beir / "corpus.jsonl",
-        [{"_id": name, "text": text} for name, text in zip("abcd", texts, strict=True)],
+    write_files(
+        tmp_path,
+        {
+            "test.jsonl": [row, row],
+            "beir/corpus.jsonl": [
+                {"_id": name, "text": text} for name, text in zip("abcd", texts, strict=True)
+            ],
+            "beir/queries.jsonl": [{"_id": "q", "text": "tested"}, {"_id": "r", "text": "trained"}],
+            "beir/qrels/test.tsv": "query-id\tcorpus-id\tscore\nq\ta\t1\nq\tc\t1\nq\tb\t0\n",
+            "beir/qrels/train.tsv": "query-id\tcorpus-id\tscore\nr\td\t1\n",
+        },
     )
-    write_rows(
-        beir / "queries.jsonl", [{"_id": "q", "text": "tested"}, {"_id": "r", "text": "trained"}]
-    )
-    write_rows(
-        beir / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", "q\ta\t1", "q\tc\t1", "q\tb\t0"]
-    )
-    write_rows(beir / "qrels" / "train.tsv", ["query-id\tcorpus-id\tscore", "r\td\t1"])
-    return Decontaminator([test, beir])
+    return Decontaminator([tmp_path / "test.jsonl", tmp_path / "beir"])
 
 
 @pytest.mark.parametrize(
