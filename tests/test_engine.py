@@ -188,9 +188,7 @@ def test_cancelling_and_closing_free_the_rows_and_the_engine_goes_on(end: str) -
 def test_budgets() -> None:
     backbone = Toy()
     for wrong in (0, 2.5, "8"):
-        with pytest.raises(
-            InputError, match=f"step_tokens is {wrong!r}; expected a whole number from 1"
-        ):
+        with pytest.raises(InputError, match=f"step_tokens is {wrong!r}"):
             Engine(backbone, step_tokens=wrong)
     with pytest.raises(InputError, match="memory_bytes=-5 is too small"):
         Engine(backbone, memory_bytes=-5)

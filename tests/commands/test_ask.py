@@ -87,9 +87,7 @@ def test_improbable_sentences_are_not_asked_about(run, fake, stub, mill):
     message = "no sentence has a score of 99 or more; the language model was not asked"
     assert (ended.code, ended.out, ended.err, stub.asked) == (1, "", f"runnel: {message}\n", [])
     assert json.loads(run("ask", QUESTION, mill, "--min-score", 99, "--json").out)["answer"] is None
-    run("ask", QUESTION, mill, "--min-score", "20%").refused(
-        "the scores of pocket are not probabilities; give --min-score as a score", code=2
-    )
+    run("ask", QUESTION, mill, "--min-score", "20%").refused("pocket", "--min-score", code=2)
     fake.find.calibrated = True
     # the sentence has six of the words
     assert run("ask", QUESTION, mill, "--min-score", "98%").code == 0

@@ -88,7 +88,7 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(
 
     monkeypatch.setattr(fake.embed, "encode_rows", changing)
     run("embed", "corpus.jsonl", "--to", "out.npy").refused(
-        "corpus.jsonl changed while it was read; remove out.npy.sqlite"
+        "corpus.jsonl changed", "out.npy.sqlite"
     )
     assert not (tmp_path / "out.npy").exists()
 

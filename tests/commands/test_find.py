@@ -317,9 +317,7 @@ def test_places_are_links_on_a_terminal_and_a_name_cannot_end_one(
     assert link.endswith("/b.pdf#page=2")  # an editor shows no PDF
     assert not links(run("find", "dog", "-", stdin="One dog.").out)
     monkeypatch.setenv("RUNNEL_EDITOR_URI", "code")
-    run("find", "one dog", "a.txt").refused(
-        "RUNNEL_EDITOR_URI is 'code'; expected a link such as vscode", code=2
-    )
+    run("find", "one dog", "a.txt").refused("RUNNEL_EDITOR_URI is 'code'", "vscode", code=2)
     monkeypatch.delenv("RUNNEL_EDITOR_URI")
     (tmp_path / HOSTILE).write_text("One dog.")
     done = run("find", "dog", HOSTILE, "-k", 1)

@@ -514,9 +514,7 @@ def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, 
     for command in ("info", "--cache"), ("info", "--cache", "--empty"):
         assert (done := run(*command)).code == 1 and "no home folder" in done.err
     assert contents(tmp_path) == before and Path("/.cache/runnel").exists() == root
-    with pytest.raises(
-        InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"
-    ):
+    with pytest.raises(InputError, match=r"no home folder.*RUNNEL_CACHE"):
         FileOptions().cache(lambda: pytest.fail("not needed"), "pocket", remember=True)
 
 

@@ -44,5 +44,5 @@ def test_a_shard_is_written_as_two_numbers():
     shard = Shard.parse("2/8")
     assert (shard, str(shard)) == (Shard(2, 8), "2/8")
     for bad in ("0/2", "3/2", "2", "a/b", "1/0", "-1/2", "1/2/3", " 1/2", "¹/2", ""):
-        with pytest.raises(InputError, match="--shard must be I/N with 1 <= I <= N, like 2/8"):
+        with pytest.raises(InputError, match=r"--shard.*1 <= I <= N"):
             Shard.parse(bad)

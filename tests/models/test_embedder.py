@@ -84,9 +84,7 @@ def test_max_tokens_counts_special_tokens_and_prompt(
         assert exact.tolist() == whole.tolist() and embedder.truncated == 0
     assert len(next(embedder.render([CLAUSES], max_tokens=3))) == 3
     for prompt, most in (("", 2), ("a river runs:", 6)):
-        with pytest.raises(
-            InputError, match=f"max_tokens is {most}, but {most} .* tokens surround every text"
-        ):
+        with pytest.raises(InputError, match=f"max_tokens.* {most}.* {most} .*tokens"):
             embedder.encode([CLAUSES], prompt=prompt, max_tokens=most)
 
 
@@ -262,7 +260,7 @@ def test_passages_have_the_vectors_of_their_texts(
 def test_a_sentence_longer_than_a_transformer_reads_is_an_error(transformer: Embedder) -> None:
     with pytest.raises(
         InputError,
-        match=r"has \d+ tokens with its special ones, and this .* reads at most (30|38|40)",
+        match=r"\d+ tokens .* (30|38|40)",
     ):
         read_documents(transformer, ["A river. " + repeat("dog ", 50)])
 

@@ -103,7 +103,7 @@ def test_a_text_ends_at_its_stop_or_its_limit(load):
 
 def test_heads_that_are_missing_or_have_another_shape(load, tmp_path):
     with pytest.raises(
-        CheckpointError, match=r"codestral-tiny-hf has no LM head \(lm_head.weight or head.weight\)"
+        CheckpointError, match=r"codestral-tiny-hf .*lm_head\.weight or head\.weight"
     ):
         load("codestral-tiny-hf")
     assert load("mamba1-tiny-hf").head.weight is None, "a shared table is not copied"

@@ -178,10 +178,10 @@ def test_the_digest_covers_the_model_and_what_the_arrays_belong_to() -> None:
         )
     with pytest.raises(
         StateError,
-        match=r"the file was made by another model \(fingerprint f{12}, this model has g{12}\)",
+        match=r"the file .*f{12}.*g{12}",
     ):
         unpack(data, "the file", other, "text")
-    with pytest.raises(StateError, match="the file is damaged, or belongs to another text"):
+    with pytest.raises(StateError, match=r"the file .*another text"):
         unpack(data, "the file", own, "other text")
     with pytest.raises(StateError):
         unpack(data.replace(own.encode(), other.encode()), "the file", other, "text")

@@ -67,13 +67,11 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     model.save(tmp_path / "small", weights="int8")
     small = Embedder.load(tmp_path / "small", dtype="float32").encode("the cat sat")
     assert float(small @ Embedder(model).encode("the cat sat")) > 0.999
-    with pytest.raises(InputError, match="weights is 'int4'; expected one of as_is, int8"):
+    with pytest.raises(InputError, match=r"weights.*'int4'.*as_is, int8"):
         model.save(tmp_path / "x", weights="int4")
     del model.heads["features"]
     model.features = None
-    with pytest.raises(
-        CheckpointError, match="tiny has no token features, which its 'sentences' head needs"
-    ):
+    with pytest.raises(CheckpointError, match=r"tiny .*token features.*'sentences'"):
         model.head("sentences")
 
 

@@ -99,9 +99,9 @@ def test_all_vectors_of_an_embedder_and_its_index_are_cut_alike(embedder, tmp_pa
     whole = embedder.encode_spans(TEXTS[0], spans)
     np.testing.assert_allclose(short.encode_spans(TEXTS[0], spans), truncated(whole, 5), atol=1e-6)
     assert short.encode([]).shape == (0, 5) == short.encode([], truncate_dim=5).shape
-    with pytest.raises(InputError, match="truncate_dim is 6, the model's vectors have 5"):
+    with pytest.raises(InputError, match=r"truncate_dim.* 6.* 5"):
         short.encode(TEXTS, truncate_dim=6)
-    with pytest.raises(InputError, match=r"truncate_dim is 1000, the model's vectors have \d+"):
+    with pytest.raises(InputError, match=r"truncate_dim.* 1000.* \d+"):
         Embedder(embedder.model, truncate_dim=1000)
     with Index.create(tmp_path / "index", short) as index:
         index.add(Document(str(i), text) for i, text in enumerate(TEXTS))

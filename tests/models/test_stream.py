@@ -108,7 +108,5 @@ def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["end", "passages"])
 def test_a_stream_of_another_model_is_refused(kind: str, tmp_path: Path) -> None:
     Embedder(tiny(kind, tmp_path)).stream().feed("The cat sat.").save(tmp_path / "stream")
-    with pytest.raises(
-        StateError, match=f"the saved stream {tmp_path / 'stream'} was made by another model"
-    ):
+    with pytest.raises(StateError, match=f"{tmp_path / 'stream'} .*another model"):
         Embedder(tiny(kind, tmp_path, seed=9)).load_stream(tmp_path / "stream")

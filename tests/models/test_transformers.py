@@ -133,9 +133,7 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
     ]
     assert (ours.encode(texts) * theirs.encode(texts)).sum(axis=1).min() > least
     long = repeat("The quick brown fox jumps over the lazy dog. ", 60)
-    with pytest.raises(
-        InputError, match=r"the text has 602 tokens.*reads at most 256; cut it with max_tokens="
-    ):
+    with pytest.raises(InputError, match=r"602 tokens.* 256.*max_tokens="):
         ours.encode(long)
     assert ours.encode(long, max_tokens=256) @ theirs.encode(long) > least and ours.truncated == 1
 
@@ -214,12 +212,12 @@ def test_spans_and_lengths_of_an_encoder(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         embedder.encode_spans(TEXTS[0], [(4, 11), (0, 3)]), torch.stack(expected), atol=1e-5
     )
-    with pytest.raises(InputError, match="pools the first token, so spans have no vectors"):
+    with pytest.raises(InputError, match="first token"):
         Embedder.load(tmp_path, "float32").encode_spans(TEXTS[0], [(0, 3)])
     long = " ".join(["cat"] * (LONGEST - 1))
     with pytest.raises(
         InputError,
-        match=r"the text has 41 tokens with its special ones, and this Encoder reads at most 40",
+        match=r"41 tokens .*Encoder .* 40",
     ):
         embedder.encode(["dog", long])
     cut = embedder.encode(["dog", long], max_tokens=512)
@@ -344,9 +342,7 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write(tmp_path / "opt", "opt", "ForSequenceClassification", num_labels=1)
     with pytest.raises(CheckpointError, match="has no 'embed' head"):
         Embedder.load(tmp_path / "opt")
-    with pytest.raises(
-        InputError, match="the pair template is 'b'; expected one of rankmamba, rankmamba-code, "
-    ):
+    with pytest.raises(InputError, match=r"'b'.*rankmamba, rankmamba-code, "):
         Reranker.load(tmp_path / "opt", template="b")
     with pytest.raises(InputError, match="'pair' does not fit"):
         Reranker.load(tmp_path / "opt", template="pair")

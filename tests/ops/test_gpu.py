@@ -105,7 +105,7 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
     ]
     with pytest.raises(
         BackendUnavailable,
-        match="GPU kernels cannot run because triton cannot be imported; use backend='auto'",
+        match=r"triton.*backend='auto'",
     ):
         backend.choose("mlstm", "gpu", cuda())
 
@@ -116,7 +116,7 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
 def test_gpu_kernels_asked_for_without_a_gpu():
     with pytest.raises(
         BackendUnavailable,
-        match="gated_rms_norm: the GPU kernels cannot run because the input is on cpu",
+        match=r"gated_rms_norm: .* on cpu",
     ):
         gated_rms_norm(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4), 1e-5, backend="gpu")
 

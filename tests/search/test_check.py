@@ -90,7 +90,7 @@ def test_vectors_that_are_not_finite_and_lost_rows_are_damage(store, monkeypatch
     if isinstance(store, LanceStore):
         with pytest.raises(
             StoreError,
-            match=r"damaged: a vector of document 'right' has the length 2 .*; run .*--in .*index`",
+            match=r"'right' .* 2 .*--in .*index`",
         ):
             store.nearest(unit(1, 0, 0, 0), 1, [])
     add(store, RIGHT)

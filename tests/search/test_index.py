@@ -183,7 +183,7 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
         Embedder(tiny_model(tmp_path / "other", seed=1)),
         Embedder(embedder.model, truncate_dim=8),
     ):
-        with pytest.raises(StoreError, match="made with the model 'tiny'; 'tiny', as it is now"):
+        with pytest.raises(StoreError, match=r"'tiny'.*'tiny'"):
             Index.open(tmp_path / "index", other)
     with Index.create(tmp_path / "named", "pocket") as named:
         named.add(

@@ -318,9 +318,7 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     trained = Embedder.load(tmp_path / "trained", "float32")
     trained.model.source = "tiny encoder"
     assert np.array_equal(trained.encode(QUERY), vectors)
-    with pytest.raises(
-        StoreError, match="made with the model 'tiny encoder'; 'tiny encoder', as it is now"
-    ):
+    with pytest.raises(StoreError, match=r"'tiny encoder'.*'tiny encoder'"):
         Index.open(tmp_path / "made", trained)
 
 

@@ -221,7 +221,7 @@ def test_places_are_checked():
             open_store(uri)
     with pytest.raises(
         StoreError,
-        match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?",
+        match=r"qdrant\+http://127.0.0.1:9/index cannot be reached",
     ):
         open_store("qdrant+http://127.0.0.1:9/index")
 
@@ -233,9 +233,7 @@ def test_a_collection_of_another_program_is_left_alone(place):
         "other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT)
     )
     store._client.upsert("other", [models.PointStruct(id=1, vector=[1, 0, 0, 0])])
-    with pytest.raises(
-        StoreError, match="already holds an index, or a collection of another program"
-    ):
+    with pytest.raises(StoreError, match="another program"):
         create_store(other, SETTINGS)
     assert store._client.count("other").count == 1
 
@@ -257,7 +255,7 @@ def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         refused = pytest.raises(
-            StoreError, match=r"no access to qdrant\+http://127.0.0.1:\d+/index; set QDRANT_API_KEY"
+            StoreError, match=r"qdrant\+http://127.0.0.1:\d+/index.*QDRANT_API_KEY"
         )
         with pytest.warns(UserWarning, match="insecure connection"), refused as caught:
             open_store(f"qdrant+http://127.0.0.1:{server.server_port}/index")

@@ -171,9 +171,7 @@ def test_a_file_that_the_system_will_not_map(
 
     write(tmp_path, "a.pth")
     monkeypatch.setattr("torch.load", load)
-    with pytest.raises(
-        CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a program map"
-    ):
+    with pytest.raises(CheckpointError, match=r"a\.pth has .* bytes"):
         open_weights(tmp_path)
 
 
@@ -233,9 +231,7 @@ def test_one_of_several_pth_is_fetched(hub: Callable[..., Hub]) -> None:
     assert find_checkpoint("owner/rwkv/b.pth") == served.cache / "b.pth"
     assert "a.pth" not in served.fetched
     assert list(open_weights(served.cache / "b.pth")) == ["b.pth"]
-    with pytest.raises(
-        CheckpointError, match=r"the hub model owner/rwkv has no file c.pth; it has a.pth, b.pth"
-    ):
+    with pytest.raises(CheckpointError, match=r"owner/rwkv .*c\.pth.*a\.pth, b\.pth"):
         find_checkpoint("owner/rwkv/c.pth")
 
 

@@ -93,7 +93,7 @@ def test_heads_prefixes_and_the_names_of_the_first_files_are_read_past_without_t
 def test_a_state_or_too_long_a_sequence_is_refused() -> None:
     encoder = tiny_backbone(Encoder, TINY).eval()
     nowhere = torch.tensor([-1])
-    with pytest.raises(StateError, match="Encoder reads a text only whole: it has no state"):
+    with pytest.raises(StateError, match=r"Encoder .*no state"):
         encoder(token_ids(3), state=encoder(token_ids(3))[1])
     with pytest.raises(StateError, match="no state"):
         encoder.step(
@@ -109,7 +109,7 @@ def test_a_state_or_too_long_a_sequence_is_refused() -> None:
     ):
         with pytest.raises(
             InputError,
-            match="has 73 tokens with its special ones, and this Encoder reads at most 72",
+            match=r"73 tokens .*Encoder .* 72",
         ):
             call()
 

@@ -156,9 +156,7 @@ def test_an_existing_index(run, evaluate, beir, tmp_path):
     assert run("index", write_rows(tmp_path / "a" / "d1", ["cat"]), "--to", "library").code == 0
     run("lab", "evaluate", *command).refused("judges 'd1', which could be", "/a/d1' of the index")
     assert run("index", "beir/queries.jsonl", "--to", "other", "--model", "tiny").code == 0
-    run("lab", "evaluate", "tiny", "beir", "--in", "other").refused(
-        "none of the 3 relevant documents is in the index, the first is 'd1'"
-    )
+    run("lab", "evaluate", "tiny", "beir", "--in", "other").refused("none of the 3 ", "'d1'")
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_qrels_need_a_corpus_and_queries(beir, tmp_path):
     found = kept(qrels, corpus=corpus, queries=str(queries))
     assert found == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
     path = write(tmp_path / "qrels.tsv", "q 0 a 1")
-    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
+    with pytest.raises(InputError, match=r"ids .*corpus and queries"):
         list(read_triples(path))
 
 

@@ -201,9 +201,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(message, tmp_path, monke
 
     monkeypatch.setattr(torch, "save", save)
     recipe = tiny_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
-    with pytest.raises(
-        OSError, match=r"the disk is full; checkpoint-2 is complete\. Free some space and repeat"
-    ) as caught:
+    with pytest.raises(OSError, match=r"disk is full.*checkpoint-2 ") as caught:
         run_recipe(recipe, tmp_path)
     assert caught.value.errno == errno.ENOSPC
     monkeypatch.undo()
