@@ -70,6 +70,8 @@ INT8_SHAPES = [
 ]
 NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
+IDS = token_ids(sum(LENGTHS))
+CU = cumulative(LENGTHS)
 
 
 def int8_backbone(entry: Architecture, config: str) -> Backbone:
@@ -100,14 +102,12 @@ def test_fast_step_equals_forward_and_double_precision(entry: Architecture, conf
     model = entry.build(config)
     model.prepare()
     assert (model.fast is not None) == model.has_kernels
-    ids = token_ids(sum(LENGTHS))
-    cu = cumulative(LENGTHS)
     make = torch.Generator().manual_seed(5)
-    added = torch.randn(len(ids), model.hidden_size, generator=make)  # to the embeddings
-    hidden, state = model(ids, cu, added=added)
+    added = torch.randn(len(IDS), model.hidden_size, generator=make)  # to the embeddings
+    hidden, state = model(IDS, CU, added=added)
     with torch.no_grad():
-        fast, fast_state = model(ids, cu, added=added)
-        exact, exact_state = entry.build(config).double()(ids, cu, added=added.double())
+        fast, fast_state = model(IDS, CU, added=added)
+        exact, exact_state = entry.build(config).double()(IDS, CU, added=added.double())
     assert torch.equal(added, torch.randn(added.shape, generator=make.manual_seed(5)))
     assert fast.dtype == torch.float32 and hidden.requires_grad
     assert fast_state.tokens.tolist() == list(LENGTHS)
@@ -190,15 +190,13 @@ def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
-    ids = token_ids(sum(LENGTHS))
-    cu = cumulative(LENGTHS)
     with torch.set_grad_enabled(plain):
         for lengths in ((0,), (0, 0, 0)):
             hidden, state = model(token_ids(0), cumulative(lengths))
             assert hidden.shape == (0, model.hidden_size) and state.tokens.tolist() == list(lengths)
-        hidden, state = model(ids, cu)
-        for s, (start, end) in enumerate(pairwise(cu.tolist())):
-            alone, alone_state = model(ids[start:end])
+        hidden, state = model(IDS, CU)
+        for s, (start, end) in enumerate(pairwise(CU.tolist())):
+            alone, alone_state = model(IDS[start:end])
             assert_close(hidden[start:end], alone)
             assert_states_close(state.select([s]), alone_state)
 
@@ -271,13 +269,11 @@ def test_several_threads_at_once(model: Backbone) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) -> None:
     before = torch.get_num_threads()
-    ids = token_ids(sum(LENGTHS))
-    cu = cumulative(LENGTHS)
     with torch.no_grad():
-        expected, _ = model(ids, cu)
+        expected, _ = model(IDS, CU)
         torch.set_num_threads(threads)
         try:
-            hidden, _ = model(ids, cu)
+            hidden, _ = model(IDS, CU)
         finally:
             torch.set_num_threads(before)
     assert_close(hidden, expected, 5e-6)  # matrix products may be cut otherwise
@@ -308,13 +304,11 @@ def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str)
     half = entry.build(config, torch.bfloat16)
     half.prepare()
     assert (half.fast is not None) == half.has_kernels
-    ids = token_ids(sum(LENGTHS))
-    cu = cumulative(LENGTHS)
     with torch.no_grad():
-        expected, _ = exact(ids, cu)
-        fast, state = half(ids, cu)
+        expected, _ = exact(IDS, CU)
+        fast, state = half(IDS, CU)
         half.fast = None
-        plain, plain_state = half(ids, cu)
+        plain, plain_state = half(IDS, CU)
     assert fast.dtype == torch.float32
     assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
     assert F.cosine_similarity(fast, expected).min() > 0.999
@@ -333,20 +327,18 @@ def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(
     # bit depends on the rows.
     last_bit = 1e-6 if small.architecture == "mamba1" else 0.0
     assert small.fast is not None
-    ids = token_ids(sum(LENGTHS))
-    cu = cumulative(LENGTHS)
     with torch.no_grad():
-        expected, _ = exact(ids, cu)
-        fast, state = small(ids, cu)
-        again, _ = small(ids, cu, state if small.recurrent else None)
-        for s, (start, end) in enumerate(pairwise(cu.tolist())):
-            alone, alone_state = small(ids[start:end])
+        expected, _ = exact(IDS, CU)
+        fast, state = small(IDS, CU)
+        again, _ = small(IDS, CU, state if small.recurrent else None)
+        for s, (start, end) in enumerate(pairwise(CU.tolist())):
+            alone, alone_state = small(IDS[start:end])
             assert_close(fast[start:end], alone, last_bit)
             assert_states_close(state.select([s]), alone_state, last_bit)
-            assert torch.equal(copy.deepcopy(small)(ids[start:end])[0], alone)
+            assert torch.equal(copy.deepcopy(small)(IDS[start:end])[0], alone)
         small.fast = None
-        plain, plain_state = small(ids, cu)
-        plain_again, _ = small(ids, cu, plain_state if small.recurrent else None)
+        plain, plain_state = small(IDS, CU)
+        plain_again, _ = small(IDS, CU, plain_state if small.recurrent else None)
     assert fast.dtype == torch.float32
     assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
     for actual, wanted in (
