@@ -95,10 +95,9 @@ def test_other_words_signs_and_accents_are_no_typography_but_a_line_break_in_chi
     for quote in quotes.split("|"):  # single marks are not double ones
         verified = verify_quote(quote, TEXT)
         assert not verified.word_for_word and (not verified.places or only(verified).changes)
-    assert verify_quote("Cafe", "a cafe\u0301").match == "absent"
-    assert verify_quote("f", "a ﬁsh").match == "absent"
-    # a Korean syllable that begins with the same two letters
-    assert verify_quote("\uac00", "x \uac01 y").match == "absent"
+    # also a Korean syllable that begins with the same two letters
+    for quote, text in (("Cafe", "a cafe\u0301"), ("f", "a ﬁsh"), ("\uac00", "x \uac01 y")):
+        assert verify_quote(quote, text).match == "absent", quote
     assert only(verify_quote("some  words of कम", "some words of कमि")).changes == (
         Change("कम", "कमि", 14, 17),
     )
@@ -148,19 +147,22 @@ def test_a_changed_word_is_reported_at_its_place(numbers, data):
     assert text[only(verified).start : only(verified).end] == "\n".join(words)
 
 
-def test_added_and_omitted_words_and_marks():
+@pytest.mark.parametrize(
+    ("quote", "change"),
+    [
+        ("the exception is always raised again", ("always", "")),
+        ("otherwise it is lost", ("", "not")),
+        ("the exception is raised again, otherwise it is", (",", ";")),
+        ("the clause - ends, the exception", ("-", "")),
+        ("this clause ends, the exception is", ("this", "the")),
+    ],
+)
+def test_added_and_omitted_words_and_marks(quote, change):
     text = "When the clause ends, the exception is raised again; otherwise it is not lost."
-
-    def changes(quote):
-        verified = verify_quote(quote, text)
-        assert verified.match == "changed"
-        return [(c.quote, c.text, text[c.start : c.end]) for c in only(verified).changes]
-
-    assert changes("the exception is always raised again") == [("always", "", "")]
-    assert changes("otherwise it is lost") == [("", "not", "not")]
-    assert changes("the exception is raised again, otherwise it is") == [(",", ";", ";")]
-    assert changes("the clause - ends, the exception") == [("-", "", "")]
-    assert changes("this clause ends, the exception is") == [("this", "the", "the")]
+    verified = verify_quote(quote, text)
+    [found] = only(verified).changes
+    assert verified.match == "changed" and (found.quote, found.text) == change
+    assert text[found.start : found.end] == found.text
 
 
 MARKS = st.text("ab -.\n’'\u00ad世か\u3099é\u0301ﬁकि", max_size=14)
