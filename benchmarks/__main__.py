@@ -260,7 +260,8 @@ def _read(given: argparse.Namespace) -> int:
     from benchmarks.kept import Kept, failures
     from benchmarks.plots import plot_reading
 
-    documents, cuts = reading.read_documents(given.documents), given.cut or [None]
+    documents = reading.read_documents(given.documents)
+    cuts = given.cut or [None]
     result: dict[str, Any] = {"reading": []}
     if not given.count:
         kept = Kept(given.to, "reading", _common(given) | {"documents": reading.digest(documents)})

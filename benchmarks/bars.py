@@ -317,7 +317,8 @@ def _long_values(long: Sequence[Mapping[str, Any]], note: str) -> dict[str, floa
     """Return the worst model's growth of memory and loss of speed between its shortest and its
     longest text.
     """
-    memory, speed = [], []
+    memory = []
+    speed = []
     for model in dict.fromkeys(point["model"] for point in long):
         cells = sorted((p for p in long if p["model"] == model), key=lambda p: p["tokens"])
         if not all(p["tokens_per_s"] and p["peak_bytes"] for p in cells):

@@ -29,7 +29,8 @@ def absent(settings: Settings) -> tuple[tuple[str, ...], list[dict[str, str]]]:
     """Return the systems to compare with that are installed, and rows for those that are not, with
     the install line.
     """
-    found, skipped = [], []
+    found = []
+    skipped = []
     for other in settings.others:
         package = _PACKAGES[other]
         if importlib.util.find_spec(package) is not None:

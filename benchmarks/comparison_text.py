@@ -40,11 +40,13 @@ def _reading_table(rows: Sequence[Values]) -> str:
     def name(row: Values) -> tuple[Any, ...]:
         return row["model"], row["system"], row["dtype"], row["cut"]
 
-    measured, cells = {name(row) for row in rows if row["best"]}, []
+    measured = {name(row) for row in rows if row["best"]}
+    cells = []
     for row in rows:
         if name(row) in measured and not row["best"]:
             continue
-        median, rates = row["seconds"]["median"] if row["seconds"] else None, ["–"] * 3
+        median = row["seconds"]["median"] if row["seconds"] else None
+        rates = ["–"] * 3
         if median is not None:
             rates = [
                 f"{1000 * median / row['documents']:,.1f}",

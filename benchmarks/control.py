@@ -187,7 +187,8 @@ def run_experiment(path: Path, data: Path, to: Path, progress: Progress) -> dict
         StoreBusy: another process works on TO.
     """
     experiment = read_experiment(path)
-    settings, digests = experiment.settings, _digests(experiment, data)
+    settings = experiment.settings
+    digests = _digests(experiment, data)
     parts = [
         Part(shape, seed, settings, experiment.recipe, digests)
         for seed in settings.seeds

@@ -16,7 +16,8 @@ def page_text(result: dict[str, Any]) -> str:
     """Return the table in Markdown, with what it depends on: one row for each family, and one for
     BM25.
     """
-    families, seeds = result["families"], result["settings"]["seeds"]
+    families = result["families"]
+    seeds = result["settings"]["seeds"]
     names = [
         (task, metric) for task, metrics in families[0]["metrics"].items() for metric in metrics
     ]
@@ -90,7 +91,8 @@ def plot(result: dict[str, Any], file: Path) -> None:
             for rows in zip(*curves, strict=False)
         ]
         (line,) = left.plot([x for x, _ in points], [y for _, y in points], label=one["family"])
-        speed, quality = one["tokens_per_s"], one["metrics"][task][metric]
+        speed = one["tokens_per_s"]
+        quality = one["metrics"][task][metric]
         if speed is not None:
             spread = {"xerr": speed["deviation"], "yerr": quality["deviation"]}
             right.errorbar(

@@ -83,7 +83,8 @@ def training(
             and before.seconds
             and 2 * before.seconds[0] * batch / before.batch > slow_s
         ):
-            point.outcome, point.note = "left out", f"it would take more than {slow_s:,.0f} s"
+            point.outcome = "left out"
+            point.note = f"it would take more than {slow_s:,.0f} s"
         else:
             progress(f"{model}: training {system}, {batch} x {tokens} tokens")
             _train(
@@ -155,10 +156,8 @@ class Remembered:
 
     def __post_init__(self) -> None:
         if self.agreement is not None and not self.agreement >= _LEAST_AGREEMENT[self.way]:
-            self.outcome, self.note = (
-                "wrong",
-                f"scores agree with whole pairs by {self.agreement:.4f} only",
-            )
+            self.outcome = "wrong"
+            self.note = f"scores agree with whole pairs by {self.agreement:.4f} only"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; `over_whole`: how many times faster than whole pairs of the same
@@ -196,7 +195,8 @@ def remembered(
     if "seconds" not in answer:
         outcome, note = failure(answer)
         return [Remembered(model, "", documents, tokens, outcome=outcome, note=note)]
-    seconds, agreement = answer["seconds"], answer["agreement"]
+    seconds = answer["seconds"]
+    agreement = answer["agreement"]
     return [
         Remembered(model, way, documents, tokens, agreement[way], values, seconds["whole pairs"])
         for way, values in seconds.items()
@@ -247,7 +247,8 @@ class Searched:
             name: (spread(values) or {}) | {"p95": float(np.percentile(values, 95))}
             for name, values in ms.items()
         }
-        seconds, processor = self.indexing["seconds"], self.indexing["processor"]
+        seconds = self.indexing["seconds"]
+        processor = self.indexing["processor"]
         indexing = {
             way: {
                 "tokens_per_s": spread([self.indexing["tokens"] / s for s in seconds[way]]),
@@ -291,7 +292,8 @@ def searched(
             if "passages" not in filled:
                 found.outcome, found.note = _why_not(filled or worker.first)
                 return found
-            found.passages, found.disk_bytes = filled["passages"], filled["disk_bytes"]
+            found.passages = filled["passages"]
+            found.disk_bytes = filled["disk_bytes"]
             found.keeps_sentences = filled["keeps_sentences"]
         progress(f"{indexing_model}: indexing and the engine alone")
         with Worker(replace(spec, model=indexing_model)) as worker:
@@ -303,7 +305,8 @@ def searched(
         if "seconds" not in part:
             found.outcome, found.note = _why_not(part)
             return found
-    found.stages, found.peak_bytes = answer["seconds"], answer["peak_bytes"]
+    found.stages = answer["seconds"]
+    found.peak_bytes = answer["peak_bytes"]
     return found
 
 

@@ -101,7 +101,8 @@ def match(
                 key=lambda s: abs(s.active - parameters),
             )
         )
-    low, high = min(shapes, key=lambda s: s.active), max(shapes, key=lambda s: s.active)
+    low = min(shapes, key=lambda s: s.active)
+    high = max(shapes, key=lambda s: s.active)
     if high.active > (1 + TOLERANCE) * low.active:
         counts_text = ", ".join(f"{s.family} {s.active:,} ({s.layers} layers)" for s in shapes)
         raise InputError(
@@ -190,10 +191,8 @@ def _shape(
 ) -> Shape:
     backbone: Backbone
     config: ShapeConfig
-    where, sizes = (
-        f"{place}: families.{family}",
-        {"vocab_size": vocab_size, "hidden_size": hidden_size},
-    )
+    where = f"{place}: families.{family}"
+    sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size}
     if family in _RECURRENT:
         architecture = family
         try:
@@ -213,7 +212,8 @@ def _shape(
             ) from error
         backbone = meta_backbone(architecture, config)
     else:
-        known, architecture = require_library(family).AutoConfig.for_model(family), "library"
+        known = require_library(family).AutoConfig.for_model(family)
+        architecture = "library"
         if unknown := [name for name in settings if not hasattr(known, name)]:
             raise InputError(
                 f"{where}: unknown key {unknown[0]!r}; expected fields of the transformers"

@@ -85,18 +85,18 @@ class LlamaCpp:
 
     def _read(self, ids: np.ndarray, *, every: bool) -> np.ndarray:
         """Read a text; return its hidden vectors (T, D) if `every`, else none."""
-        api, batch, found = self.api, self.batch, []
+        api = self.api
+        batch = self.batch
+        found = []
         api.llama_memory_clear(api.llama_get_memory(self.context), True)
         for start in range(0, len(ids), _BATCH):
             piece = ids[start : start + _BATCH]
             batch.n_tokens = len(piece)
             for i, token in enumerate(piece.tolist()):
-                batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = (
-                    token,
-                    start + i,
-                    1,
-                    0,
-                )
+                batch.token[i] = token
+                batch.pos[i] = start + i
+                batch.n_seq_id[i] = 1
+                batch.seq_id[i][0] = 0
                 batch.logits[i] = every or start + i == len(ids) - 1
             if api.llama_decode(self.context, batch) != 0:
                 raise BackendUnavailable(

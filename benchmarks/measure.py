@@ -132,7 +132,8 @@ def check_products(point: Point, error: object) -> None:
     allows.
     """
     if not isinstance(error, float) or not error <= (1e-3 if point.dtype == "fp32" else 0.1):
-        point.outcome, point.note = "wrong", f"its matrix products differ from fp64 by {error}"
+        point.outcome = "wrong"
+        point.note = f"its matrix products differ from fp64 by {error}"
 
 
 # ---- timing --------------------------------------------------------------------------------------
@@ -188,12 +189,14 @@ def _too_slow(point: Point, points: list[Point], slow_s: float, *, first: bool) 
     if not same:
         return False
     known = max(same, key=lambda p: p.total)
-    longer, more = point.tokens / known.tokens, point.batch / known.batch
+    longer = point.tokens / known.tokens
+    more = point.batch / known.batch
     expected = (
         known.seconds[0] * more * longer ** (2 if point.system == "bert" and longer > 1 else 1)
     )
     if expected > slow_s:
-        point.outcome, point.note = "left out", f"it would take about {expected:,.0f} s"
+        point.outcome = "left out"
+        point.note = f"it would take about {expected:,.0f} s"
     return expected > slow_s
 
 

@@ -91,7 +91,8 @@ def ssd_flops(backbone: Mamba2, tokens: int) -> int:
     Source: Dao and Gu (2024), section 6, which then sets Q = N = P.
     """
     c = backbone.config
-    q, state = min(_CHUNK, tokens), c.num_heads * c.state_size * c.head_size
+    q = min(_CHUNK, tokens)
+    state = c.num_heads * c.state_size * c.head_size
     each = q * c.groups * c.state_size + q * c.num_heads * c.head_size + 2 * state
     chunks = -(-tokens // q)
     return standard_flops(backbone, tokens) + 2 * c.num_layers * (tokens * each + chunks * state)

@@ -87,7 +87,8 @@ GRIDS = (
     Grid("pocket-mamba2", ((1, 2048), (1, 32768), (32, 2048)), _V),
     Grid("mamba2-130m", ((1, 8192),), (256, 1024, 4096, None)),
 )
-CHUNKS, CHUNK_CELLS = (16, 32, 64, 128, 256), ((1, 1024), (1, 2048), (4, 512))
+CHUNKS = (16, 32, 64, 128, 256)
+CHUNK_CELLS = ((1, 1024), (1, 2048), (4, 512))
 PROFILED = (
     ("mamba2-130m", "bf16"),
     ("mamba2-130m", "int8"),
@@ -178,7 +179,8 @@ def _plot(folder: Path, result: Mapping[str, Any]) -> None:
 def measure_page(progress: Progress) -> dict[str, Any]:
     """Measure everything the page shows; values for JSON."""
     points, checks, skipped = _speed(progress)
-    long, long_checks = [], []
+    long = []
+    long_checks = []
     for model in ("mamba2-130m", "pocket-mamba2"):
         found, checked = long_texts(model, progress, LONG)
         long += [point.to_dict() for point in found]

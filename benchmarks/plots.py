@@ -8,7 +8,8 @@ from typing import Any
 
 from runnel.errors import MissingDependency
 
-_SIZE, _DPI = (14, 5), 110
+_SIZE = (14, 5)
+_DPI = 110
 Rows = Sequence[dict[str, Any]]
 Label = Callable[[dict[str, Any]], str]
 

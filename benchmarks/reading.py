@@ -136,7 +136,8 @@ def measure(
         "reading": a row for each system, dtype and batch size, with "best" where it is the fastest
         of its system; "checks" and "skipped" as in `Report`.
     """
-    report, shown = Report(), cut(documents, tokens)
+    report = Report()
+    shown = cut(documents, tokens)
     facts = {
         "documents": len(shown),
         "texts": sum(map(len, shown)),
@@ -199,7 +200,8 @@ def _round(
     """Time every batch size of a system once. A batch larger than one that ran out of memory is not
     tried.
     """
-    segment, full = settings.segment if worker.spec.system == "runnel" else None, False
+    segment = settings.segment if worker.spec.system == "runnel" else None
+    full = False
     for row in rows:
         if row["outcome"] != "ok" or (row["seconds"] and row["seconds"][0] > SLOW_S / 3):
             continue
@@ -241,6 +243,7 @@ def lengths_of(model: str, corpus: Path, pieces: str | None) -> Iterator[list[in
         if pieces == "sentences":
             texts = [document.text[start:end] for start, end in split_sentences(document.text)]
         elif pieces is not None:
-            words, size = document.text.split(), int(pieces)
+            words = document.text.split()
+            size = int(pieces)
             texts = [" ".join(words[i : i + size]) for i in range(0, len(words), size)]
         yield [len(encoded.ids) for encoded in tokenizer.encode_batch(texts) if len(encoded.ids)]

@@ -213,7 +213,9 @@ def _measure(one: Set, system: System, work: Work) -> None:
         raise InputError(
             f"{' and '.join(missing)} must be finished on this set first; repeat the command"
         )
-    folder, start, cpu = work.of(system), time.perf_counter(), time.process_time()
+    folder = work.of(system)
+    start = time.perf_counter()
+    cpu = time.process_time()
     folder.mkdir(parents=True, exist_ok=True)
     if one.evidence:
         _rank_sentences(system, _task(one, work), folder)
@@ -227,7 +229,9 @@ def _measure(one: Set, system: System, work: Work) -> None:
 
 
 def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
-    source, folder, options = find_task(one.folder), work.of(system), dict(system.options)
+    source = find_task(one.folder)
+    folder = work.of(system)
+    options = dict(system.options)
     options["queries"] = str(source.queries)
     if system.index:
         options["place"] = str(work.of(_named("index")) / f"{one.name}.index")
@@ -270,7 +274,8 @@ def _both(system: Scored) -> tuple[Scorer, str | None]:
     def score(
         query: str, document: str | DocumentText, units: Units = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        (spans, a), (_, b) = words(query, document, units), meaning(query, document, units)
+        spans, a = words(query, document, units)
+        _, b = meaning(query, document, units)
         return spans, standard(a) + standard(b)
 
     return score, fingerprint
@@ -374,7 +379,8 @@ def collect(data: Path, work: Work) -> dict[str, Any]:
 
     A set counts in a part of the page once all systems of the part are measured on it.
     """
-    parts, sets = [], sets_of(data)
+    parts = []
+    sets = sets_of(data)
     for part, metric in METRICS.items():
         systems = [system for system in SYSTEMS if system.part == part]
         mine = [one for one in sets if one.evidence == (part == "sentences")]

@@ -29,7 +29,8 @@ _TRAINED = {
     "held back": "other documents of the set",
     "documents": "the sentences of its documents",
 }
-_SIZE, _DPI = (10, 12), 90
+_SIZE = (10, 12)
+_DPI = 90
 
 
 def page_text(result: Values) -> str:

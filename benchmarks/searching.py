@@ -123,7 +123,8 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
     """Store the documents from index `read` on without reading them."""
     rng = np.random.default_rng(0)
     names = [f"d{i}" for i in range(read)]
-    known, memories = index.store.documents(names), index.store.memories(names)
+    known = index.store.documents(names)
+    memories = index.store.memories(names)
     passages: dict[str, list[PassageRow]] = {}
     for (name, _), row in sorted(_passages(index).items()):
         passages.setdefault(name, []).append(row)
@@ -205,7 +206,8 @@ def check(index: Index, documents: Sequence[str]) -> str:
     Vectors are compared with `Embedder.encode_document` and `encode_spans`, the nearest ones with
     all inner products, and scores of remembered documents with scores of whole pairs.
     """
-    embedder, few = index.embedder, dict(list(enumerate(documents))[:_CHECKED])
+    embedder = index.embedder
+    few = dict(list(enumerate(documents))[:_CHECKED])
     found = _passages(index)
     for i, text in few.items():
         rows = [
@@ -261,7 +263,8 @@ def time_indexing(model: str, count: int, rounds: int) -> dict[str, Any]:
         "tokens", and "seconds" and "processor" (seconds of all threads): "engine", "index" and
         "remember" (with memories) -> one number for each round.
     """
-    documents, embedder = texts(count), Embedder.load(model)
+    documents = texts(count)
+    embedder = Embedder.load(model)
     rows = list(embedder.render(documents))
     seconds: dict[str, list[float]] = {"engine": [], "index": [], "remember": []}
     processor: dict[str, list[float]] = {name: [] for name in seconds}
@@ -284,7 +287,8 @@ def time_indexing(model: str, count: int, rounds: int) -> dict[str, Any]:
                 "remember": add(True),
             }
             for name, call in calls.items():
-                wall, busy = time.perf_counter(), time.process_time()
+                wall = time.perf_counter()
+                busy = time.process_time()
                 call()
                 if turn >= 0:
                     seconds[name].append(time.perf_counter() - wall)

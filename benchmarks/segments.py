@@ -177,12 +177,22 @@ def _operators(batch: int, tokens: int) -> dict[str, Callable[[int], Tensor]]:
         return torch.randn(batch * tokens, *shape, generator=generator)
 
     cu = torch.arange(batch + 1) * tokens
-    x, dt, A = random(24, 64), random(24).sigmoid() * 0.1, -torch.linspace(1, 16, 24)
-    B, C = random(1, 128), random(1, 128)
-    r, k, v = random(12, 64), random(12, 64), random(12, 64)
+    x = random(24, 64)
+    dt = random(24).sigmoid() * 0.1
+    A = -torch.linspace(1, 16, 24)
+    B = random(1, 128)
+    C = random(1, 128)
+    r = random(12, 64)
+    k = random(12, 64)
+    v = random(12, 64)
     direction = torch.nn.functional.normalize(k, dim=-1)
-    w, gate = -0.6 * random(12, 64).sigmoid(), random(12, 64).sigmoid()
-    q, key, value, i, f = random(4, 128), random(4, 128), random(4, 256), random(4), random(4) + 3
+    w = -0.6 * random(12, 64).sigmoid()
+    gate = random(12, 64).sigmoid()
+    q = random(4, 128)
+    key = random(4, 128)
+    value = random(4, 256)
+    i = random(4)
+    f = random(4) + 3
     return {
         "ssd": lambda chunk: ssd_torch(x, dt, A, B, C, None, cu, None, chunk)[0],
         "wkv7": lambda chunk: wkv7_torch(

@@ -78,7 +78,8 @@ def cases(model: Model, load: Load, seed: int = 0) -> tuple[list[Case], list[Cas
     words = re.findall(r"[a-z]+", (BUILT_IN["pocket"] / "README.md").read_text(encoding="utf-8"))
     short = [_text(rng, words, model, load.short_tokens) for _ in range(16)]
     long = [_text(rng, words, model, load.long_tokens) for _ in range(2)]
-    embedder, retriever = Embedder(model), SentenceRetriever(model)
+    embedder = Embedder(model)
+    retriever = SentenceRetriever(model)
     return (
         [_embedding(embedder, text) for text in short]
         + [_finding(retriever, short[0], text) for text in short],
@@ -249,10 +250,8 @@ async def measure(url: str, model: Model, load: Load, progress: Callable[[str], 
     rows = [_row(name, phase.short) for name, phase in phases.items()]
     rows += [_row("long", phase.long) for phase in list(phases.values())[1:]]
     ends = ", ".join(f"{phase.memory[-1] >> 20:,}" for phase in phases.values())
-    start, peak = (
-        phases["short, alone"].memory[0] >> 20,
-        max(max(phase.memory) for phase in phases.values()) >> 20,
-    )
+    start = phases["short, alone"].memory[0] >> 20
+    peak = max(max(phase.memory) for phase in phases.values()) >> 20
     worst = max(phase.difference for phase in phases.values())
     return "\n".join(
         [

@@ -191,7 +191,9 @@ def _hidden(worker: Worker, file: Path, *, plain: bool) -> np.ndarray | str:
 
 
 def _cells(settings: Settings, worker: Worker, check: Check) -> Iterator[Point]:
-    spec, facts, alone = worker.spec, worker.first, roofline_dtype(worker.spec.dtype)
+    spec = worker.spec
+    facts = worker.first
+    alone = roofline_dtype(worker.spec.dtype)
     segment = settings.segment if spec.system == "runnel" else None
     outcome = "ok" if check.passed else "wrong"
     for batch, tokens in settings.cells_of(spec.system):

@@ -132,7 +132,9 @@ def rerank(system: System, request: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(system, Subject)
     if not system.backbone.recurrent:
         raise InputError(f"a {system.backbone.title} has no state, so nothing is remembered")
-    documents, tokens, rounds = request["documents"], request["tokens"], request["rounds"]
+    documents = request["documents"]
+    tokens = request["tokens"]
+    rounds = request["rounds"]
     try:
         reranker = (
             None

@@ -35,7 +35,9 @@ class Subject:
     title = "runnel"
 
     def __init__(self, model: str, dtype: str, device: str) -> None:
-        self.name, self.dtype, self.device = model, DTYPES[dtype], device
+        self.name = model
+        self.dtype = DTYPES[dtype]
+        self.device = device
         self.backbone = load_subject(model, self.dtype, device)
         self._engines: dict[tuple[int, bool], Engine] = {}
 
@@ -143,7 +145,8 @@ class Clock:
     """A timer of runs over random ids."""
 
     def __init__(self, device: str) -> None:
-        self._device, self._generator = device, torch.Generator().manual_seed(1)
+        self._device = device
+        self._generator = torch.Generator().manual_seed(1)
         self._seen: set[tuple[object, ...]] = set()
 
     def ids(self, batch: int, tokens: int) -> Tensor:
@@ -168,7 +171,8 @@ class Clock:
         """Return the seconds of one run. The first run of a short cell allocates buffers, on a GPU
         it also tunes kernels for the size, so it is repeated.
         """
-        ids, cell = self.ids(batch, tokens), (run, batch, tokens, segment)
+        ids = self.ids(batch, tokens)
+        cell = (run, batch, tokens, segment)
         seconds = self.once(lambda: run(ids, segment))
         if cell not in self._seen and (seconds < _SHORT_S or self._device == "cuda"):
             seconds = self.once(lambda: run(ids, segment))

@@ -113,11 +113,9 @@ class Job:
     def parts(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of a run by part, after a run that allocates buffers."""
         assert isinstance(self.system, Subject)
-        ids, segment, run = (
-            self._ids(request["batch"], request["tokens"]),
-            request["segment"],
-            self.system.run,
-        )
+        ids = self._ids(request["batch"], request["tokens"])
+        segment = request["segment"]
+        run = self.system.run
         run(ids, segment)
         return {"parts": time_parts(self.system.backbone, lambda: run(ids, segment))}
 
@@ -128,7 +126,8 @@ class Job:
         if self.trainer is None:
             self.trainer = steps.Trainer(self.system, self.spec["lora"])
             self.trainer.step(self._ids(request["batch"], request["tokens"]))
-        trainer, ids = self.trainer, self._ids(request["batch"], request["tokens"])
+        trainer = self.trainer
+        ids = self._ids(request["batch"], request["tokens"])
         return {
             "seconds": self.clock.once(lambda: trainer.step(ids)),
             "peak_bytes": peak_bytes(self.spec["device"]),

@@ -22,7 +22,8 @@ def main() -> None:
     chapters = {
         name.replace("-", " "): " ".join(topics[name].split()[5:15]) for name in sorted(topics)[:32]
     }
-    names, beginnings = list(chapters), list(chapters.values())
+    names = list(chapters)
+    beginnings = list(chapters.values())
     pairs = Dataset.from_dict({"query": names, "document": beginnings})
     model = sentence_transformer("pocket")
     target = sys.argv[1] if len(sys.argv) > 1 else "tuned-model"

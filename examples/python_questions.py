@@ -101,7 +101,10 @@ def main() -> None:
         (folder / "chapters" / f"{chapter['_id']}.txt").write_text(
             chapter["text"] + "\n", encoding="utf-8"
         )
-    questions, evidence, qrels, queries = [], [], [], []
+    questions = []
+    evidence = []
+    qrels = []
+    queries = []
     for number, (question, words) in enumerate(QUESTIONS.items(), start=1):
         pattern = re.compile(r"\s+".join(map(re.escape, words.split())))
         places = {

@@ -194,7 +194,9 @@ def test_progress_can_be_hidden(run, fake, tmp_path, monkeypatch, options, shown
         return looks(*arguments, **more)
 
     (tmp_path / "a.txt").write_text("One dog.")
-    looks, fake.find.first_look, said = fake.find.first_look, slow, []
+    looks = fake.find.first_look
+    fake.find.first_look = slow
+    said = []
     monkeypatch.setattr(display, "_FIRST_S", 0.001)
     monkeypatch.setattr(display, "_write_line", said.append)
     assert run("find", "dog", "a.txt", *options.split()).code == 0
@@ -203,7 +205,8 @@ def test_progress_can_be_hidden(run, fake, tmp_path, monkeypatch, options, shown
 
 def test_device_holds_for_one_command(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
-    used, looks = [], fake.find.first_look
+    used = []
+    looks = fake.find.first_look
     fake.find.first_look = lambda *a, **more: (
         used.append(wanted_device("auto")) or looks(*a, **more)
     )

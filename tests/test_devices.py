@@ -243,7 +243,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_a_default_is_restored_by_the_last_of_several_threads() -> None:
     with default(torch.float64):
-        first, second = plain_numbers(), plain_numbers()
+        first = plain_numbers()
+        second = plain_numbers()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
@@ -262,7 +263,8 @@ def test_models_loaded_in_fp64(folder: Path) -> None:
 def test_models_loaded_and_used_under_a_setting(
     folder: Path, setting: Callable[[], AbstractContextManager[object]]
 ) -> None:
-    expected, loaded_before = results(load_model(folder)), load_model(folder)
+    expected = results(load_model(folder))
+    loaded_before = load_model(folder)
     with setting():
         loaded = load_model(folder)
         found = [results(loaded_before), results(loaded)]

@@ -2,8 +2,6 @@
 from the same sources; workflows, hooks and a citation that agree with the Makefile and the package;
 and the container recipe."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json
@@ -55,9 +53,8 @@ def tracked() -> set[str]:
 
 
 def build(target: str, source: Path, to: Path, **environment: str) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(to)]
     subprocess.run(
-        command,
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(to)],
         cwd=source,
         env=os.environ | environment,
         check=True,
@@ -91,8 +88,7 @@ def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path:
         assert {
             name.partition("/")[2] for name in archive.getnames() if "/src/" not in name
         } == BESIDE
-    unpacked = tmp_path / first.name.removesuffix(".tar.gz")
-    sources = {"from-tree": ROOT, "from-sources": unpacked}
+    sources = {"from-tree": ROOT, "from-sources": tmp_path / first.name.removesuffix(".tar.gz")}
     wheels = [
         build("wheel", source, tmp_path / name, SOURCE_DATE_EPOCH="1700000000")
         for name, source in sources.items()
@@ -109,7 +105,8 @@ def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path:
 
 @pytest.mark.release
 def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
-    wheel, folder = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "installed"
+    wheel = build("wheel", ROOT, tmp_path / "dist")
+    folder = tmp_path / "installed"
     install = [
         sys.executable,
         "-m",
@@ -147,7 +144,8 @@ def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
 @pytest.mark.release
 @pytest.mark.network
 def test_the_base_is_installed_without_torch_and_finds(tmp_path: Path) -> None:
-    wheel, environment = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "environment"
+    wheel = build("wheel", ROOT, tmp_path / "dist")
+    environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
     python = str(environment / "bin" / "python")
     install = ["-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)]
@@ -156,10 +154,9 @@ def test_the_base_is_installed_without_torch_and_finds(tmp_path: Path) -> None:
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*command: str) -> str:
-        done = subprocess.run(
+        return subprocess.run(
             command, cwd=tmp_path, env=alone, check=True, capture_output=True, text=True
-        )
-        return done.stdout
+        ).stdout
 
     assert run(python, "-c", has_torch) == "False\n"
     (tmp_path / "a.pdf").write_bytes(pdf([["The tenant pays the rent."]]))
@@ -206,8 +203,9 @@ def test_issue_templates_have_what_the_host_needs(path):
 
 
 def test_versions_license_and_keywords_are_those_of_the_package():
-    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
-    assert WORKFLOWS["checks"]["jobs"]["test"]["strategy"]["matrix"]["python"] == named
+    assert WORKFLOWS["checks"]["jobs"]["test"]["strategy"]["matrix"]["python"] == re.findall(
+        r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"])
+    )
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))[
         "repos"
     ]
@@ -220,8 +218,8 @@ def test_versions_license_and_keywords_are_those_of_the_package():
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
 
 
-# ---- the container: the image, where docker runs; and the recipe, without building it: its files, its user, and its commands, which are
-# run
+# ---- the container: the image, where docker runs; and the recipe, without building it: its files,
+# its user, and its commands, which are run
 
 
 @pytest.mark.release
@@ -232,8 +230,9 @@ def test_the_container_image_is_built_and_answers() -> None:
         pytest.skip("docker does not run here")
 
     def run(*command: str) -> str:
-        done = subprocess.run([docker, *command], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
+        return subprocess.run(
+            [docker, *command], check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     run("build", "--tag", "runnel-test", str(ROOT))
     options = ["--detach", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/cache:uid=10001"]
@@ -312,10 +311,8 @@ def test_the_container_has_what_is_copied_and_a_user_who_writes_in_the_volume_al
 @pytest.mark.skipif(sys.platform == "win32", reason="the processes are ended by signals")
 @pytest.mark.slow
 def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_path: Path) -> None:
-    command, check = (
-        json.loads(arguments("ENTRYPOINT")[0]),
-        json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2]),
-    )
+    command = json.loads(arguments("ENTRYPOINT")[0])
+    check = json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2])
     assert (command[:2], check[0]) == (["runnel", "serve"], "python")
     assert (
         arguments("EXPOSE") == [PORT] == [str(inspect.signature(serve).parameters["port"].default)]

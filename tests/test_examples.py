@@ -22,7 +22,8 @@ def run(script, *arguments):
 
 
 def test_stream_embedding(tmp_path):
-    reference, part = tmp_path / "python-reference.txt", tmp_path / "part.txt"
+    reference = tmp_path / "python-reference.txt"
+    part = tmp_path / "part.txt"
     said = run("python_reference.py", reference)
     assert re.search(r"python-reference\.txt: \d+ chapters, \d\d,\d{3} words\n$", said)
     part.write_text(reference.read_text(encoding="utf-8")[:40_000], encoding="utf-8")
@@ -36,9 +37,10 @@ def test_stream_embedding(tmp_path):
 
 
 def test_finetune_pairs(tmp_path):
-    said = run("finetune_pairs.py", tmp_path / "tuned")
     before, after = re.findall(
-        r"^.*: the right chapter is first for (\d+) of 32 names$", said, re.M
+        r"^.*: the right chapter is first for (\d+) of 32 names$",
+        run("finetune_pairs.py", tmp_path / "tuned"),
+        re.M,
     )
     assert int(after) > int(before) + 8
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -38,7 +39,7 @@ from runnel.text.folders import Root
         ("notes/aa.md", str(Path("notes", "a.md"))),
         ("unlike", None),
         ("", None),
-        ("x" * 5000 + "/a", None),
+        (repeat("x", 5000) + "/a", None),
     ],
 )
 def test_a_path_that_does_not_exist_is_told_near_names(tmp_path, monkeypatch, given_name, near):
@@ -187,7 +188,9 @@ def test_partial_files_of_killed_writers_are_swept(tmp_path):
 
 
 def test_a_file_reaches_the_disk_before_it_has_its_name_and_the_name_after(tmp_path, monkeypatch):
-    done, fsync, replace = [], os.fsync, Path.replace
+    done = []
+    fsync = os.fsync
+    replace = Path.replace
 
     def syncing(handle):
         done.append("folder" if os.path.samestat(os.fstat(handle), tmp_path.stat()) else "file")
@@ -252,7 +255,7 @@ def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path, full_di
 
 def test_a_partial_file_is_not_written_through_a_link(tmp_path, monkeypatch):
     (tmp_path / "mine").write_bytes(b"mine")
-    monkeypatch.setattr(files, "token_hex", lambda size: "00" * size)
+    monkeypatch.setattr(files, "token_hex", lambda size: repeat("00", size))
     (tmp_path / "out.00000000.partial").symlink_to("mine")
     with pytest.raises(FileExistsError):
         write(tmp_path / "out", b"new")
@@ -270,7 +273,8 @@ def test_a_file_of_our_own_is_never_a_file_of_somebody_else(tmp_path, kind, take
     """A cloned repository may have brought it: git keeps links, and archives
     keep hard links too.
     """
-    mine, own = tmp_path / "mine", tmp_path / "own"
+    mine = tmp_path / "mine"
+    own = tmp_path / "own"
     mine.write_text("" if "empty" in kind else "process of my own\n")
     if "second name" in kind:
         own.hardlink_to(mine)
@@ -309,9 +313,7 @@ def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
     first.acquire()
     first.acquire()
     assert path.read_text() == f"process {os.getpid()}\n"
-    with pytest.raises(
-        StoreBusy, match=rf"out is being written by process {os.getpid()}; wait until it is done"
-    ):
+    with pytest.raises(StoreBusy, match=rf"out .* process {os.getpid()}"):
         second.acquire()
     first.release()
     second.acquire()

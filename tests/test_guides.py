@@ -2,8 +2,6 @@
 commands, extras and links exist.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import platform
@@ -65,8 +63,7 @@ def write(path, content):
 def call(run, command):
     program, *arguments = shlex.split(command, comments=True)
     assert program == "runnel"
-    done = run(*arguments)
-    assert done.code == 0, done.err
+    done = run(*arguments).ok()
     return done.out
 
 
@@ -185,15 +182,15 @@ def test_the_figure_of_the_engine_is_what_the_engine_does(monkeypatch):
     assert "In the figure A has {A:,} tokens, B {B} and C {C}.".format(**lengths) in page(
         "how-it-works"
     )
-    backbone, read = Embedder.load("pocket-mamba2").model.backbone, []
+    backbone = Embedder.load("pocket-mamba2").model.backbone
+    read = []
 
     def step(ids, cu_seqlens, *rest):
         read.append(cu_seqlens.diff().tolist())
         return torch.zeros(len(ids), backbone.hidden_size)
 
     monkeypatch.setattr(backbone, "step", step)
-    engine = Engine(backbone, step_tokens=1024)
-    engine.run(
+    Engine(backbone, step_tokens=1024).run(
         [Request(torch.ones(length, dtype=torch.int64).numpy()) for length in lengths.values()]
     )
     assert read == [list(step.values()) for step in steps]

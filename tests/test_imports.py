@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.document_files import pdf
+from helpers.files import write_files
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -45,12 +46,15 @@ except SystemExit as end:
 POCKET = """
 import runnel, tempfile
 model = runnel.SentenceRetriever.load('pocket').model
-embedder, reranker, retriever = runnel.Embedder(model), runnel.Reranker(model), runnel.SentenceRetriever(model)
+embedder = runnel.Embedder(model)
+reranker = runnel.Reranker(model)
 text = 'One dog barked. One cat slept.'
-assert embedder.encode_spans(text, [(0, 3)]).shape == (1, 384) and len(embedder.stream().feed(text).embedding()) == 384
-assert embedder.model is reranker.model and retriever.retrieve('dog', text)[0].text == 'One dog barked. '
+assert embedder.encode_spans(text, [(0, 3)]).shape == (1, 384)
+assert len(embedder.stream().feed(text).embedding()) == 384
+assert embedder.model is reranker.model
+assert runnel.SentenceRetriever(model).retrieve('dog', text)[0].text == 'One dog barked. '
 with tempfile.TemporaryDirectory() as folder:
-    (hit, _) = reranker.rank('dog', reranker.remember([text, 'A cat.'], folder))
+    hit, _ = reranker.rank('dog', reranker.remember([text, 'A cat.'], folder))
 assert hit.id == '0'
 """
 
@@ -114,7 +118,8 @@ def distributions_of(requirements):
     """Canonical names of the installed distributions that these requirements
     bring, without extras.
     """
-    names, waiting = set(), [Requirement(line) for line in requirements]
+    names = set()
+    waiting = [Requirement(line) for line in requirements]
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
@@ -166,9 +171,14 @@ def test_base_dependencies_are_enough(tmp_path):
     }
     assert {"transformers", "lancedb", "torch"} <= hidden
     assert not hidden & {"pypdfium2", "typer", "yaml"}
-    (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
-    (tmp_path / "a.pdf").write_bytes(pdf([["One dog barked."]]))
-    (tmp_path / "a.html").write_text("<p>One dog barked.</p>")
+    write_files(
+        tmp_path,
+        {
+            "a.txt": "One dog barked.\nOne cat slept.\n",
+            "a.pdf": pdf([["One dog barked."]]),
+            "a.html": "<p>One dog barked.</p>",
+        },
+    )
     commands = (
         ["find", "dog", "a.txt", "a.pdf", "a.html"],
         ["embed", "a.txt", "--to", "a.npy"],
@@ -176,10 +186,11 @@ def test_base_dependencies_are_enough(tmp_path):
         ["info", "pocket"],
         ["doctor"],
     )
-    program = f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n" + "".join(
-        COMMAND.format(arguments) for arguments in commands
+    run_python(
+        f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n"
+        + "".join(COMMAND.format(arguments) for arguments in commands),
+        cwd=tmp_path,
     )
-    run_python(program, cwd=tmp_path)
 
 
 WITHOUT_TORCH = f"HIDDEN = ['torch']\n{HIDE}\nimport runnel\n"
@@ -206,8 +217,7 @@ STATEMENTS = {
 
 def test_what_needs_torch_says_which_extra_installs_it():
     program = WITHOUT_TORCH + "".join(TRY.format(statement) for statement in STATEMENTS)
-    lines = run_python(program).splitlines()
-    for line, extra in zip(lines, STATEMENTS.values(), strict=True):
+    for line, extra in zip(run_python(program).splitlines(), STATEMENTS.values(), strict=True):
         assert line.startswith("MissingDependency ") and "'torch'" in line
         assert line.endswith(f"run `{install_command(extra)}`")
 
@@ -233,8 +243,13 @@ def run_commands(commands, folder, before=""):
 
 
 def test_a_command_that_needs_torch_ends_with_one_line(tmp_path):
-    (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
-    (tmp_path / "pairs.csv").write_text("query,document\nwho barked,One dog barked.\n")
+    write_files(
+        tmp_path,
+        {
+            "a.txt": "One dog barked.\nOne cat slept.\n",
+            "pairs.csv": "query,document\nwho barked,One dog barked.\n",
+        },
+    )
     commands = [
         (["find", "dog", "a.txt", "-m", "pocket-mamba2"], 2, "recurrent"),
         (["embed", "a.txt", "--to", "a.npy", "--device", "cuda"], 1, "recurrent"),

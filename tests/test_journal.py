@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 
 from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.journal import Journal, Row
@@ -133,7 +134,7 @@ def test_nothing_is_written_through_a_link(out, tmp_path, ending):
 def foreign(path, kind):
     """Put a file of another program at `path`; return the content of all files in its folder."""
     if kind == "text":
-        path.write_text("no journal " * 999)
+        path.write_text(repeat("no journal ", 999))
     elif kind == "short":
         path.write_bytes(b"SQLite")
     elif kind == "folder":
@@ -160,10 +161,16 @@ def contents(folder):
 
 
 FOREIGN = (
-    "text", "short", "folder", "link", "hard link", "files beside",
-    "CREATE TABLE rows (name)", "PRAGMA user_version = 3",
+    "text",
+    "short",
+    "folder",
+    "link",
+    "hard link",
+    "files beside",
+    "CREATE TABLE rows (name)",
+    "PRAGMA user_version = 3",
     "CREATE TABLE rows (key PRIMARY KEY, value TEXT NOT NULL); PRAGMA application_id = 1",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("state", ["new", "finished", "finished otherwise", "of another program"])
@@ -198,7 +205,7 @@ def test_a_file_without_content_does_not_vouch_for_the_result(out, tmp_path):
 
 def test_damage_is_an_error_and_the_file_stays(out, tmp_path):
     path = tmp_path / "out.jsonl.sqlite"
-    begun(out, *(Row(n, "text " * 99) for n in range(99)))
+    begun(out, *(Row(n, repeat("text ", 99)) for n in range(99)))
     path.write_bytes(path.read_bytes()[:8192] + b"\xff" * 4096 + path.read_bytes()[12288:])
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"out\.jsonl\.sqlite is damaged"), Journal(out, {}):
@@ -343,8 +350,9 @@ def test_a_changed_bit_gives_no_other_rows(out, tmp_path):
     values = whole.index(b'"ab"')  # and the bytes after it
     chosen = {*range(values, values + 24), *np.random.default_rng(0).choice(used, 200).tolist()}
     for place in sorted(chosen):
-        flipped = bytes([whole[place] ^ 1 << place % 8])
-        path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        )
         with suppress(StoreError, InputError), Journal(out, {"model": "m"}) as journal:
             journal.begin()
             left = list(journal.rows(data=True))

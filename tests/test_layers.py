@@ -96,7 +96,8 @@ def part(path: Path) -> str:
 
 def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
     """Dotted names of every module that the file imports."""
-    names, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
+    names = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree) if inside_functions else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}

@@ -6,8 +6,6 @@ able to replace it, and nothing of it may be copied into the package. Only metad
 the licenses of libraries inside a wheel, unless it states them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -61,10 +59,8 @@ def problem(name: str, package: Distribution) -> str | None:
         for c in metadata.get_all("Classifier") or []
         if c.startswith("License ::")
     ]
-    expression, text = (
-        metadata.get("License-Expression") or "",
-        (metadata.get("License") or "").strip()[:80],
-    )
+    expression = metadata.get("License-Expression") or ""
+    text = (metadata.get("License") or "").strip()[:80]
     if re.search(
         r"GPL|General Public|Affero|SSPL|BUSL|Commons Clause|-NC",
         f"{expression} {classifiers} {text}",

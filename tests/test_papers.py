@@ -89,8 +89,9 @@ def test_command_can_be_run(command):
         typer.main.get_command(group).get_command(None, name).make_context(name, arguments).params
     )
     if name == "train":
-        recipe = recipes.read(given["recipe"], size=given["size"], changes=tuple(given["changes"]))
-        assert recipe.data.sets
+        assert recipes.read(
+            given["recipe"], size=given["size"], changes=tuple(given["changes"])
+        ).data.sets
     elif name == "evaluate" and given["metrics"] is not None:
         assert parse_metrics(given["metrics"].split(","))
 

@@ -55,7 +55,7 @@ class OnGpu(Toy):
     """On a GPU while engines are made for it, on the CPU when it runs."""
 
     place = torch.device("cuda")
-    device = property(lambda self: self.place)  # type: ignore[assignment]
+    device = property(lambda self: self.place)
 
     def new_state(self, rows: int) -> State:
         return State(
@@ -68,7 +68,8 @@ def test_steps_go_by_the_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 40))
     assert (Engine(Toy()).step_tokens, Engine(Toy()).text_tokens) == (1024, 1024)
     assert fit(Toy(), 1 << 30).segment == 4096
-    gpu, texts = OnGpu(), [np.zeros(length, dtype=np.int64) for length in (20_000, 300, 3000)]
+    gpu = OnGpu()
+    texts = [np.zeros(length, dtype=np.int64) for length in (20_000, 300, 3000)]
     engine = Engine(gpu)
     assert (engine.step_tokens, engine.text_tokens) == (16_384, 4096)
     assert fit(gpu, 1 << 30).segment == 16_384
@@ -138,7 +139,8 @@ Engine(backbone, 64).run([Request(numbers.integers(0, 100, 70))])
 reset_peak("cpu")
 before = peak_bytes("cpu")
 engine = Engine(backbone, memory_bytes=budget)
-for lengths in ([2 * engine.step_tokens], numbers.integers(1, engine.step_tokens // 2, 12)):  # about three steps
+about_three_steps = numbers.integers(1, engine.step_tokens // 2, 12)
+for lengths in ([2 * engine.step_tokens], about_three_steps):
     engine.run([Request(numbers.integers(0, 100, length)) for length in lengths])
 print(json.dumps({"taken": peak_bytes("cpu") - before, "step": engine.step_tokens}))
 """
@@ -163,7 +165,8 @@ def test_a_budget_is_not_exceeded(architecture, dtype):
     """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a
     step has more than that.
     """
-    budget, plain = 80 << 20, dtype == "plain"
+    budget = 80 << 20
+    plain = dtype == "plain"
     command = [
         sys.executable,
         "-c",

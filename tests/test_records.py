@@ -2,8 +2,6 @@
 are one group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,9 @@ def test_a_document_has_an_id_and_a_text() -> None:
 
 def test_where_a_place_is() -> None:
     def where(kind: str, page: int | None = None, id: str | None = None) -> str:
-        headings = ("Part 2: Leave", "Sick leave")
-        return Place("a", id, 3, page, headings, 5, 9, "text", kind, "0" * 64).where
+        return Place(
+            "a", id, 3, page, ("Part 2: Leave", "Sick leave"), 5, 9, "text", kind, "0" * 64
+        ).where
 
     assert where("docx") == "characters 5-9, Part 2 Leave › Sick leave"
     assert (where("md"), where("pdf", 4), where("csv", None, "a7")) == ("3", "page 4", "row a7")

@@ -19,9 +19,8 @@ WIDTH, VOCABULARY = 6, 30
 def data(length: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
     """Ids, hidden vectors, and a weight for each id."""
     generator = torch.Generator().manual_seed(length)
-    ids = torch.randint(0, VOCABULARY, (length,), generator=generator).numpy()
     return (
-        ids,
+        torch.randint(0, VOCABULARY, (length,), generator=generator).numpy(),
         torch.randn(length, WIDTH, generator=generator),
         torch.rand(VOCABULARY, generator=generator) + 0.1,
     )
@@ -45,12 +44,14 @@ def collected(
     request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]
 ) -> Result:
     """What tensors give, which arrays give too."""
-    reading, without_torch = OpenRequest(request, request.ids), OpenRequest(request, request.ids)
+    reading = OpenRequest(request, request.ids)
+    without_torch = OpenRequest(request, request.ids)
     for start, part in segments(hidden, cuts):
         weights = weight[torch.from_numpy(request.ids[start : start + len(part)])]
         reading.add(len(part), *reading.part(start, part, weights))
         without_torch.add(len(part), *without_torch.part(start, part.numpy(), weights.numpy()))
-    result, arrays = reading.result(), without_torch.result()
+    result = reading.result()
+    arrays = without_torch.result()
     for name in ("hidden", "means", "totals"):
         found = getattr(arrays, name)
         assert isinstance(found, np.ndarray)
@@ -84,8 +85,9 @@ def test_a_small_sum_next_to_a_large_one_keeps_its_digits() -> None:
     ids, hidden, weight = data(40)
     weight[ids[20]] = 1e-9
     ranges = np.array([[0, 20], [20, 21], [21, 40], [0, 40]])
-    result = collected(Request(ids, ranges=ranges), hidden, weight, [7, 20, 30])
-    torch.testing.assert_close(result.means[1], hidden[20])
+    torch.testing.assert_close(
+        collected(Request(ids, ranges=ranges), hidden, weight, [7, 20, 30]).means[1], hidden[20]
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -119,7 +121,8 @@ def test_complete_ranges_are_taken_as_they_pass(
 
 def test_tokens_are_counted_over_calls_and_parts() -> None:
     seen: list[tuple[int, int | None]] = []
-    engine, texts = Engine(Toy(), step_tokens=4), [Request(np.arange(5)), Request(np.arange(3))]
+    engine = Engine(Toy(), step_tokens=4)
+    texts = [Request(np.arange(5)), Request(np.arange(3))]
     count = TokenCount(lambda done, total: seen.append((done, total)))
     list(engine.map(count.totaled(texts), count.add))
     assert seen[-1] == (8, 8)

@@ -199,7 +199,8 @@ def relink(markdown: str, path: PurePosixPath) -> str:
 
 def _outside_fences(markdown: str, change: Callable[[str], str]) -> str:
     """Return Markdown, changed where it is not a block of code."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     for fence in _FENCE.finditer(markdown):
         parts += [change(markdown[end : fence.start()]), fence[0]]
         end = fence.end()

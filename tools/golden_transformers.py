@@ -50,10 +50,8 @@ _CORPUS = [
 def word_piece() -> Tokenizer:
     """As BERT's: [CLS] text [SEP]."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = (
-        normalizers.BertNormalizer(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     tokenizer.train_from_iterator(
         _CORPUS,
@@ -66,7 +64,8 @@ def word_piece() -> Tokenizer:
 def unigram() -> Tokenizer:
     """As XLM-R's: <s> text </s>, ids of <s>, <pad>, </s> and <unk> from 0."""
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     trainer = trainers.UnigramTrainer(
         vocab_size=120, unk_token="<unk>", special_tokens=special, show_progress=False
@@ -81,11 +80,10 @@ def unigram() -> Tokenizer:
 def byte_level() -> Tokenizer:
     """As OPT's: </s> text; ids of <s>, <pad> and </s> from 0."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
-    special, alphabet = ["<s>", "<pad>", "</s>", "<unk>"], pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=280, initial_alphabet=alphabet, special_tokens=special, show_progress=False
     )
@@ -180,10 +178,8 @@ def main(folder: Path) -> None:
     torch.manual_seed(0)
     hf: Any = transformers
     expected: dict[str, Any] = {}
-    tokenizer, bert = (
-        word_piece(),
-        {"vocab_size": 120, "max_position_embeddings": 40, "pad_token_id": 0, **_SHAPE},
-    )
+    tokenizer = word_piece()
+    bert = {"vocab_size": 120, "max_position_embeddings": 40, "pad_token_id": 0, **_SHAPE}
     files = pooled("mean_tokens", 30, {"query": "the river "})
     model = write(
         folder / "bert-mean", hf.BertModel(hf.BertConfig(**bert)), tokenizer, _BERT_TOKENS, files
@@ -204,7 +200,8 @@ def main(folder: Path) -> None:
         )
     }
 
-    tokenizer, prefixes = unigram(), {"document": "passage: ", "query": "query: "}
+    tokenizer = unigram()
+    prefixes = {"document": "passage: ", "query": "query: "}
     xlmr = {
         "vocab_size": 120,
         "max_position_embeddings": 42,
@@ -224,15 +221,13 @@ def main(folder: Path) -> None:
         kind: vectors(model, tokenizer, prefix, "mean") for kind, prefix in prefixes.items()
     }
 
-    tokenizer, opt = (
-        byte_level(),
-        {
-            "vocab_size": 280,
-            "ffn_dim": 48,
-            "word_embed_proj_dim": 32,
-            "max_position_embeddings": 40,
-        },
-    )
+    tokenizer = byte_level()
+    opt = {
+        "vocab_size": 280,
+        "ffn_dim": 48,
+        "word_embed_proj_dim": 32,
+        "max_position_embeddings": 40,
+    }
     opt |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2} | {
         k: v for k, v in _SHAPE.items() if "intermediate" not in k
     }

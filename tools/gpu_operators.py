@@ -43,29 +43,27 @@ def operators(tokens: int, cu: Tensor, device: str) -> dict[str, Call]:
     def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.randn(*shape, generator=g, device=device).to(dtype)
 
-    wide, full = torch.float32, (tokens, 4096)
-    x, z, taps, shift = (
-        normal(*full),
-        normal(*full),
-        normal(4096, 4, dtype=wide),
-        normal(4096, dtype=wide),
-    )
+    wide = torch.float32
+    full = (tokens, 4096)
+    x = normal(*full)
+    z = normal(*full)
+    taps = normal(4096, 4, dtype=wide)
+    shift = normal(4096, dtype=wide)
     dt = F.softplus(normal(*full, dtype=wide) - 4)
     rates = -torch.arange(1, 17, device=device, dtype=wide).repeat(4096, 1)
     head_rates = -torch.arange(1, 65, device=device, dtype=wide) / 4
-    b, c, key, query = (
-        normal(tokens, 16),
-        normal(tokens, 16),
-        normal(tokens, 1, 128),
-        normal(tokens, 1, 128),
-    )
+    b = normal(tokens, 16)
+    c = normal(tokens, 16)
+    key = normal(tokens, 1, 128)
+    query = normal(tokens, 1, 128)
     r, k, v, away = (normal(tokens, 32, 64) for _ in range(4))
-    away, decay = (
-        F.normalize(away, dim=-1),
-        -0.6 * torch.sigmoid(normal(tokens, 32, 64, dtype=wide)),
-    )
-    mq, mk, mv = 1 + normal(tokens, 8, 256), 1 + normal(tokens, 8, 256), normal(tokens, 8, 512)
-    gate_i, gate_f = normal(tokens, 8, dtype=wide), normal(tokens, 8, dtype=wide) + 4
+    away = F.normalize(away, dim=-1)
+    decay = -0.6 * torch.sigmoid(normal(tokens, 32, 64, dtype=wide))
+    mq = 1 + normal(tokens, 8, 256)
+    mk = 1 + normal(tokens, 8, 256)
+    mv = normal(tokens, 8, 512)
+    gate_i = normal(tokens, 8, dtype=wide)
+    gate_f = normal(tokens, 8, dtype=wide) + 4
     heads = x.view(tokens, 64, 64)
     return {
         "causal_conv1d (4096)": lambda s: causal_conv1d(x, taps, shift, cu, backend=s),
@@ -100,7 +98,8 @@ def milliseconds(call: Callable[[], object], device: str, repeats: int) -> float
 
 def difference(call: Call, backend: str) -> float:
     """Of the outputs from those of plain torch, over their largest value."""
-    found, expected = call(backend)[0].float(), call("torch")[0].float()
+    found = call(backend)[0].float()
+    expected = call("torch")[0].float()
     return float((found - expected).abs().max() / expected.abs().max())
 
 
@@ -123,7 +122,8 @@ def table(device: str, tokens: int, repeats: int) -> None:
         " |\n|---|---|---|---|---|---|"
     )
     for cu in (torch.tensor([0, tokens]), torch.arange(0, tokens + 1, SHORT)):
-        total, texts = int(cu[-1]), cu.numel() - 1
+        total = int(cu[-1])
+        texts = cu.numel() - 1
         for name, call in operators(total, cu, device).items():
             apart = difference(call, backend)
             if not apart <= AGREEMENT:

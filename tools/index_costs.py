@@ -90,7 +90,8 @@ def on_disk(documents: list[str], folder: Path) -> dict[str, float]:
 def made_up(first: int, count: int, dimension: int) -> tuple[list[DocumentRow], list[PassageRow]]:
     """Documents with random vectors."""
     rng = np.random.default_rng(first)
-    documents, passages = [], []
+    documents = []
+    passages = []
     for number in range(first, first + count):
         name = f"/data/corpus.jsonl#document-{number:09}"
         documents.append(
@@ -112,7 +113,8 @@ def filling(settings: IndexSettings, folder: Path, sizes: tuple[int, ...]) -> di
     memory of a known one.
     """
     store = LanceStore.create(str(folder), settings)
-    there, seconds = 0, []
+    there = 0
+    seconds = []
     for wanted in sizes:
         while there < wanted:
             count = min(5000, wanted - there)

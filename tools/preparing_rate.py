@@ -71,7 +71,8 @@ def main(data: str, tokenizer_file: str, count: int) -> None:
     print(f"processor seconds: main {own:.1f}, others {others:.1f}")
     print(f"tokens per processor second: {rate:,.0f}; of the main process {tokens / own:,.0f}")
     rates = sorted(chunk_rates(data, model))
-    median, fast = rates[len(rates) // 2], rates[-max(1, len(rates) // 10)]
+    median = rates[len(rates) // 2]
+    fast = rates[-max(1, len(rates) // 10)]
     print(f"chunks in one process: median {median:,.0f}, fastest tenth {fast:,.0f}")
     for one in (rate, median, fast):
         hours = ROWS * TOKENS / one / CORES / 3600

@@ -75,7 +75,8 @@ def main(model: str, texts: Path, count: int) -> None:
     """Run all commands in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data, vectors = folder / "set", folder / "v.npy"
+        data = folder / "set"
+        vectors = folder / "v.npy"
         queries = write_set(texts, data, count)
 
         def embed(number: int) -> None:

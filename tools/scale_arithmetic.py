@@ -78,7 +78,8 @@ def number(value: float) -> str:
 
 def plan() -> str:
     """Everything by the number of documents."""
-    whole, known = sum(document_bytes().values()), costs()["known_bytes"]
+    whole = sum(document_bytes().values())
+    known = costs()["known_bytes"]
     rows = [
         ["tokens"] + [f"{n * TOKENS:.1e}".replace("e+0", "e").replace("e+", "e") for n in SIZES]
     ]

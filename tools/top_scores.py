@@ -56,7 +56,8 @@ def main() -> None:
                 (first.score, any(a < first.end and first.start < b for a, b in record["evidence"]))
             )
             foreign.append(second.score)
-        mine, others = own[before:], foreign[before:]
+        mine = own[before:]
+        others = foreign[before:]
         right = sum(hit for _, hit in mine)
         higher = sum(a > b for (a, _), b in zip(mine, others, strict=True))
         print(
@@ -86,7 +87,8 @@ def chosen(data: Path, name: str, most: int) -> Iterator[tuple[dict[str, Any], s
     picker = random.Random(name)
     picker.shuffle(names)
     for turn in range(most):
-        document, other = names[turn % len(names)], names[(turn + 1) % len(names)]
+        document = names[turn % len(names)]
+        other = names[(turn + 1) % len(names)]
         if records[document] and document != other:
             record = records[document].pop(picker.randrange(len(records[document])))
             yield record, texts[other]

@@ -16,7 +16,8 @@ class RunnelEmbeddings(EmbeddingFunction[Documents]):
     """
 
     def __init__(self, model: str = "pocket"):
-        self.model, self.embedder = model, Embedder.load(model)
+        self.model = model
+        self.embedder = Embedder.load(model)
 
     def __call__(self, input):
         return list(self.embedder.encode_document(input))

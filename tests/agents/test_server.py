@@ -196,7 +196,8 @@ class SlowRetriever(FakeRetriever):
 
     def __init__(self):
         super().__init__()
-        self.started, self.stopped = threading.Event(), threading.Event()
+        self.started = threading.Event()
+        self.stopped = threading.Event()
 
     def first_look(self, query, documents, *, unit=None, language="auto", progress=None):
         list(documents)
@@ -226,7 +227,8 @@ def over_http(server):
 @pytest.mark.anyio
 @pytest.mark.parametrize("transport", [nullcontext, over_http])
 async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
-    retriever, seen = SlowRetriever(), []
+    retriever = SlowRetriever()
+    seen = []
 
     async def note(done, total, message):
         seen.append((done, total))

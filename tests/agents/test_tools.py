@@ -11,6 +11,7 @@ from itertools import islice
 
 import pytest
 from helpers.command_line import FakeRetriever
+from helpers.texts import repeat
 
 from runnel.agents.documents import AgentSettings, Models
 from runnel.agents.tools import Stretch, Tools, refusal, shown
@@ -68,7 +69,7 @@ def test_find(tools, tmp_path):
                 tools.read(one.file, "character", one.start, one.end, sha256=sha).place.text
                 == one.text
             )
-    (tmp_path / "one.txt").write_text("dog " * 2000 + ".")  # a long text is cut, and says so
+    (tmp_path / "one.txt").write_text(repeat("dog ", 2000) + ".")  # a long text is cut, and says so
     (one,) = tools.find("dog", "one.txt", 1).sentences
     assert len(one.text) == 500 and one.end - one.start > 500
     assert tools.read("one.txt", "character", one.start, one.start + 500).place.text == one.text
@@ -88,7 +89,15 @@ def test_read_by_lines_and_pages(tools, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "short", "x" * 1000, "x" * 2500, "line\n" * 1001, "ab 世\U0001f600\n\n" * 701]
+    "text",
+    [
+        "",
+        "short",
+        repeat("x", 1000),
+        repeat("x", 2500),
+        repeat("line\n", 1001),
+        repeat("ab 世\U0001f600\n\n", 701),
+    ],
 )
 def test_cursors_of_read_reassemble_the_document(tools, tmp_path, text):
     (tmp_path / "long.txt").write_text(text, encoding="utf-8")
@@ -106,7 +115,7 @@ def test_cursors_of_read_reassemble_the_document(tools, tmp_path, text):
 
 def test_cursors_of_lists_reassemble_the_results(tools, tmp_path):
     sentences = [
-        f"The dog number {i} barked {'and barked ' * (i % 9)}all night." for i in range(80)
+        f"The dog number {i} barked {repeat('and barked ', i % 9)}all night." for i in range(80)
     ]
     (tmp_path / "many.txt").write_text("\n".join(sentences))
     for structured in (False, True):
@@ -133,15 +142,15 @@ def test_cursors_of_lists_reassemble_the_results(tools, tmp_path):
     first = tools.find("dog barked", "many.txt", 70, 0)
     with pytest.raises(InputError, match="does not continue"):
         tools.find("another question", "many.txt", 60, 0, cursor=first.next_cursor)
-    (tmp_path / "long.txt").write_text("x" * 4500)
+    (tmp_path / "long.txt").write_text(repeat("x", 4500))
     cursor = tools.read("long.txt").next_cursor
-    (tmp_path / "long.txt").write_text("y" * 4501)
+    (tmp_path / "long.txt").write_text(repeat("y", 4501))
     with pytest.raises(InputError, match="does not continue"):
         tools.read("long.txt", cursor=cursor)
     with pytest.raises(
         InputError, match=r"a.md has changed: its text has the SHA-256 [0-9a-f]{64}; expected 0{64}"
     ):
-        tools.read("a.md", sha256="0" * 64)
+        tools.read("a.md", sha256=repeat("0", 64))
 
 
 def test_verify(tools, tmp_path):
@@ -160,7 +169,7 @@ def test_verify(tools, tmp_path):
     assert changed.match == "changed" and not changed.word_for_word
     assert [(one.quote, one.text) for one in changed.places[0].changes] == [("old", "")]
     assert tools.verify("penguins huddle", "a.md").places == []
-    (tmp_path / "many.txt").write_text("dog " * 600)
+    (tmp_path / "many.txt").write_text(repeat("dog ", 600))
     verified = [*pages(partial(tools.verify, "dog", "many.txt"))]
     assert [place.start for part in verified for place in part.places] == [
         *range(0, 2400, 4)
@@ -346,7 +355,8 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     project.save()
     Index.create(project.place).close()
     settings = AgentSettings((tmp_path,), str(project.place), project=project)
-    tools, stale = Tools(settings), Tools(replace(settings, project=None))
+    tools = Tools(settings)
+    stale = Tools(replace(settings, project=None))
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
 
     def stop(done, total):
@@ -530,22 +540,25 @@ def check_bounded(call, *arguments) -> None:
 
 @pytest.mark.parametrize("repeats", [1, 5000])
 def test_ids_headings_and_changes_are_marked_and_bounded(tools, tmp_path, repeats):
-    name, other = INJECTED * repeats, "b" + INJECTED * repeats
+    name = INJECTED * repeats
+    other = "b" + INJECTED * repeats
     rows = [
         {"id": name, "text": f"The dog barked. {name}"},
         {"id": other, "text": "The dog barked."},
         {"id": 3, "text": "x"},
     ]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    heads = "".join(f"{'#' * depth} {INJECTED * min(repeats, 100)}\n\n" for depth in range(1, 7))
-    (tmp_path / "h.md").write_text(f"{heads}The dog barked. {'So. ' * 3} The dog  barked.\n")
+    heads = "".join(
+        f"{repeat('#', depth)} {INJECTED * min(repeats, 100)}\n\n" for depth in range(1, 7)
+    )
+    (tmp_path / "h.md").write_text(f"{heads}The dog barked. So. So. So.  The dog  barked.\n")
     for file in ("r.jsonl", "h.md"):
         found = tools.find("the dog barked", file, 3)
         check_bounded(tools.find, "the dog barked", file, 3)
         for quote in ("the dog barked", "the dog IGNORE barked"):
             check_bounded(tools.verify, quote, file)
         assert found.sentences[0].text.startswith("The dog barked")
-    folder = "/".join(["d" * 200] * 6)  # a long path, which is the agent's own
+    folder = "/".join([repeat("d", 200)] * 6)  # a long path, which is the agent's own
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "h.md").write_text((tmp_path / "h.md").read_text())
     assert (

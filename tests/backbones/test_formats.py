@@ -50,11 +50,9 @@ def mamba2(config: Mamba2Config, prefix: str = "backbone.") -> Tensors:
 
 
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
-MAMBA2, MAMBA3, BERT = (
-    mamba2(SMALL),
-    tensors_of("mamba3-mimo-tiny-original"),
-    tensors_of("transformers/bert-mean"),
-)
+MAMBA2 = mamba2(SMALL)
+MAMBA3 = tensors_of("mamba3-mimo-tiny-original")
+BERT = tensors_of("transformers/bert-mean")
 OFFICIAL, FLA, XLSTM = (
     tensors_of(f"{name}") for name in ("rwkv7-tiny-official", "rwkv7-tiny-fla", "xlstm-tiny-hf")
 )
@@ -73,7 +71,8 @@ TRANSFORMERS = {
 }
 TRANSFORMERS |= {"num_heads": 4, "head_dim": 16, "n_groups": 1}
 # of xLSTM with options that choose kernels
-OF_FLA, OF_XLSTM = config_of("rwkv7-tiny-fla"), config_of("xlstm-tiny-hf")
+OF_FLA = config_of("rwkv7-tiny-fla")
+OF_XLSTM = config_of("xlstm-tiny-hf")
 XLSTM_FOLDER = {
     "vocab_size": 256,
     "embedding_dim": 128,
@@ -105,10 +104,9 @@ SOURCES: dict[str, tuple[Tensors, dict[str, Any]]] = {  # tensors and a config t
 def test_only_matrices_take_the_dtype(folder: str, small: str) -> None:
     """Those of Mamba-1 and Mamba-2: checkpoint/test_load.py."""
     backbone = load_backbone(GOLDEN / folder, "bfloat16", "cpu")
-    low = {
+    assert {
         name for name, parameter in backbone.named_parameters() if parameter.dtype == torch.bfloat16
-    }
-    assert low == {name for name in backbone.state_dict() if not re.search(small, name)}
+    } == {name for name in backbone.state_dict() if not re.search(small, name)}
 
 
 # ---- Mamba-2 and Mamba-3 -------------------------------------------------------------------------
@@ -205,7 +203,8 @@ def stacked(tensors: Tensors) -> Tensors:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_every_variant_of_rwkv7_gives_one_backbone(layers: int) -> None:
-    official, fla = cut(OFFICIAL, layers), cut(FLA, layers)
+    official = cut(OFFICIAL, layers)
+    fla = cut(FLA, layers)
     used = {
         name: tensor
         for name, tensor in official.items()
@@ -246,8 +245,9 @@ def test_what_configs_of_rwkv7_say_wrongly_is_not_believed_but_norm_eps() -> Non
         "fuse_norm": True,
     }
     for width in (None, 128, [128, 128, 128]):
-        declared = OF_FLA | wrong | {"value_dim": width, "norm_eps": 1e-3}
-        _, layout, config, *_ = read_rwkv7(declared, from_tensors(FLA, "f"), "here")
+        _, layout, config, *_ = read_rwkv7(
+            OF_FLA | wrong | {"value_dim": width, "norm_eps": 1e-3}, from_tensors(FLA, "f"), "here"
+        )
         assert layout == "flash-linear-attention" and config == replace(RWKV7, norm_eps=1e-3)
     assert read_rwkv7({}, from_tensors(OFFICIAL, "f"), "here")[1:3] == ("official", RWKV7)
 
@@ -268,12 +268,15 @@ SIZES = {
 def fused() -> Tensors:
     tensors = dict(XLSTM)
     for i in range(2):
-        mixer, ffn = f"backbone.blocks.{i}.mlstm_layer.", f"backbone.blocks.{i}.ffn."
-        parts = [tensors.pop(f"{mixer}{name}.weight") for name in ("q", "k", "v", "ogate_preact")]
-        tensors[mixer + "qkv_opreact.weight"] = torch.cat(parts)
+        mixer = f"backbone.blocks.{i}.mlstm_layer."
+        ffn = f"backbone.blocks.{i}.ffn."
+        tensors[mixer + "qkv_opreact.weight"] = torch.cat(
+            [tensors.pop(f"{mixer}{name}.weight") for name in ("q", "k", "v", "ogate_preact")]
+        )
         for kind in ("weight", "bias"):
-            gates = [tensors.pop(f"{mixer}{name}gate_preact.{kind}") for name in "if"]
-            tensors[f"{mixer}ifgate_preact.{kind}"] = torch.cat(gates)
+            tensors[f"{mixer}ifgate_preact.{kind}"] = torch.cat(
+                [tensors.pop(f"{mixer}{name}gate_preact.{kind}") for name in "if"]
+            )
         tensors[ffn + "proj_up_gate_z.weight"] = torch.cat(
             [tensors.pop(f"{ffn}{x}.weight") for x in ("proj_up_gate", "proj_up")]
         )
@@ -317,8 +320,9 @@ def test_what_xlstm_takes_from_the_config() -> None:
         "tie_word_embeddings": True,
         "head_dim": 5,
     }
-    found = built(XLSTM, OF_XLSTM | values | unread)
-    assert found.backbone.config == XlstmConfig(**SIZES, gate_cap=4.0, norm_eps=1e-4, cell_eps=1e-3)
+    assert built(XLSTM, OF_XLSTM | values | unread).backbone.config == XlstmConfig(
+        **SIZES, gate_cap=4.0, norm_eps=1e-4, cell_eps=1e-3
+    )
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -507,47 +511,163 @@ HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(
 @pytest.mark.parametrize(
     ("source", "changed", "parts"),
     [
-        ("mamba2", {"backbone.layers.1.mixer.dt_bias": NONE}, ["missing tensor 'layers.1.mixer.dt_bias'"]),
-        ("mamba2", {"backbone.a": zeros(3), "score.weight": zeros(2)}, ["unexpected tensors 'a', 'score"]),
-        ("mamba2", {"backbone.layers.1.mixer.out_proj.weight": zeros(32, 63)}, ["is (32, 63) in", "expected (32, 64)"]),
         (
             "mamba2",
-            {"backbone.norm_f.weight": zeros(31), "backbone.a": zeros(1), "backbone.layers.0.norm.weight": NONE},
+            {"backbone.layers.1.mixer.dt_bias": NONE},
+            ["missing tensor 'layers.1.mixer.dt_bias'"],
+        ),
+        (
+            "mamba2",
+            {"backbone.a": zeros(3), "score.weight": zeros(2)},
+            ["unexpected tensors 'a', 'score"],
+        ),
+        (
+            "mamba2",
+            {"backbone.layers.1.mixer.out_proj.weight": zeros(32, 63)},
+            ["is (32, 63) in", "expected (32, 64)"],
+        ),
+        (
+            "mamba2",
+            {
+                "backbone.norm_f.weight": zeros(31),
+                "backbone.a": zeros(1),
+                "backbone.layers.0.norm.weight": NONE,
+            },
             ["missing tensor", "unexpected tensor", "mis-shaped tensor"],
         ),
-        ("mamba2 bare", {"backbone.embeddings.weight": NONE}, ["missing tensor 'embeddings.weight'"]),
-        ("mamba2 bare", {"backbone.embedding.weight": zeros(64, 32)}, ["same tensor twice, as 'backbone.embedding", "keep"]),
-        ("mamba2 bare", HEAD | {"binary_head.weight": NONE}, ["missing tensor 'binary_head.weight'"]),
-        ("mamba2 bare", HEAD | {"binary_head.weight": zeros(1, 31)}, ["'binary_head.weight' is (1, 31)", "(1, 32)"]),
-        ("mamba2 bare", HEAD | {"binary_head.bias": zeros(2)}, ["'binary_head.bias' is (2,)", "expected (1,)"]),
-        ("mamba2 bare", HEAD | {"binary_head.scale": zeros(1)}, ["unexpected tensor 'binary_head.scale'"]),
-        ("mamba2 bare", {"backbone.embeddings.weight": torch.ones(64, 32, dtype=torch.int8)}, ["torch.int8", "originals"]),
-        ("mamba2 original", {"backbone.layers.1.self_attn.q_proj.weight": zeros(2)}, ["unexpected tensor", "q_proj.weight"]),
-        ("rwkv7 fla", {"model.layers.2.attn.v_lora.lora.2.bias": NONE}, ["missing tensor 'layers.2.att.v0'"]),
-        ("rwkv7 fla", {"model.layers.0.attn.v_lora.lora.0.weight": zeros(2, 128)}, ["unexpected tensor", "layers.0."]),
-        ("rwkv7 fla", {"model.layers.1.attn.x_x": zeros(6, 128)}, ["unexpected tensor 'layers.1.attn.x_x'"]),
-        ("rwkv7 fla", {k.removeprefix("model."): tensor for k, tensor in FLA.items()}, ["the same tensor twice", "keep one"]),
+        (
+            "mamba2 bare",
+            {"backbone.embeddings.weight": NONE},
+            ["missing tensor 'embeddings.weight'"],
+        ),
+        (
+            "mamba2 bare",
+            {"backbone.embedding.weight": zeros(64, 32)},
+            ["same tensor twice, as 'backbone.embedding", "keep"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.weight": NONE},
+            ["missing tensor 'binary_head.weight'"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.weight": zeros(1, 31)},
+            ["'binary_head.weight' is (1, 31)", "(1, 32)"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.bias": zeros(2)},
+            ["'binary_head.bias' is (2,)", "expected (1,)"],
+        ),
+        (
+            "mamba2 bare",
+            HEAD | {"binary_head.scale": zeros(1)},
+            ["unexpected tensor 'binary_head.scale'"],
+        ),
+        (
+            "mamba2 bare",
+            {"backbone.embeddings.weight": torch.ones(64, 32, dtype=torch.int8)},
+            ["torch.int8", "originals"],
+        ),
+        (
+            "mamba2 original",
+            {"backbone.layers.1.self_attn.q_proj.weight": zeros(2)},
+            ["unexpected tensor", "q_proj.weight"],
+        ),
+        (
+            "rwkv7 fla",
+            {"model.layers.2.attn.v_lora.lora.2.bias": NONE},
+            ["missing tensor 'layers.2.att.v0'"],
+        ),
+        (
+            "rwkv7 fla",
+            {"model.layers.0.attn.v_lora.lora.0.weight": zeros(2, 128)},
+            ["unexpected tensor", "layers.0."],
+        ),
+        (
+            "rwkv7 fla",
+            {"model.layers.1.attn.x_x": zeros(6, 128)},
+            ["unexpected tensor 'layers.1.attn.x_x'"],
+        ),
+        (
+            "rwkv7 fla",
+            {k.removeprefix("model."): tensor for k, tensor in FLA.items()},
+            ["the same tensor twice", "keep one"],
+        ),
         ("rwkv7 official", {"emb.weight": NONE}, ["missing tensor 'embeddings.weight'"]),
-        ("rwkv7 official", {"blocks.1.att.v3": zeros(2)}, ["unexpected tensor 'blocks.1.att.v3' in some.file"]),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.v3": zeros(2)},
+            ["unexpected tensor 'blocks.1.att.v3' in some.file"],
+        ),
         # 7a
-        ("rwkv7 official", {"blocks.0.ffn.s_emb.weight": zeros(2)}, ["unexpected tensor 'blocks.0.ffn.s_emb.weight'"]),
+        (
+            "rwkv7 official",
+            {"blocks.0.ffn.s_emb.weight": zeros(2)},
+            ["unexpected tensor 'blocks.0.ffn.s_emb.weight'"],
+        ),
         ("rwkv7 official", {"lm_head.weight": zeros(2)}, ["unexpected tensor 'lm_head.weight'"]),
         ("rwkv7 official", FLA, ["do not belong to one RWKV-7 model"]),
-        ("rwkv7 official", {"blocks.0.att.r_k": zeros(128)}, ["mis-shaped tensor", "'layers.0.att.r_k'"]),
+        (
+            "rwkv7 official",
+            {"blocks.0.att.r_k": zeros(128)},
+            ["mis-shaped tensor", "'layers.0.att.r_k'"],
+        ),
         ("rwkv7 official", {"blocks.0.att.r_k": zeros(2, 16)}, ["2 heads of 16 of 128 channels"]),
-        ("rwkv7 official", {"blocks.1.att.w2": zeros(128, 16)}, ["w_up.weight' is (16, 128)", "(128, 16)"]),
-        ("rwkv7 official", {"blocks.1.att.g2": zeros(7)}, ["layers.1.att.g_up.weight' is (7,)", "(128, 32)"]),
-        ("rwkv7 official", {"blocks.1.att.x_r": zeros(2, 1, 128)}, ["layers.1.att.x_r' is (2, 1, 128)", "(128,)"]),
-        ("xlstm", {"backbone.blocks.0.mlstm_layer.q.weight": NONE}, ["missing tensor 'layers.0.mlstm_layer.q.weight'"]),
-        ("xlstm", {"backbone.embedding.weight": zeros(256, 128)}, ["the same tensor twice", "keep one"]),
-        ("xlstm fused", {"backbone.blocks.1.mlstm_layer.ifgate_preact.bias": zeros(5)}, ["is (5,), its rows must divide"]),
-        ("xlstm fused", {"backbone.blocks.1.ffn.proj_up_gate_z.weight": zeros(130, 128)}, ["_up_gate.weight' is (65, 128)"]),
-        ("xlstm fused", {"backbone.blocks.1.mlstm_layer.qkv_opreact.weight": zeros(385, 128)}, ["mis-shaped", "ogate_preact"]),
-        ("bert", {"encoder.layer.0.output.dense.bias": NONE}, ["missing tensor 'encoder.layer.0.output.dense.bias'"]),
-        ("bert", {"encoder.layer.0.attention.self.key.bias": zeros(3)}, ["mis-shaped query, key or value bias in layer 0"]),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.w2": zeros(128, 16)},
+            ["w_up.weight' is (16, 128)", "(128, 16)"],
+        ),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.g2": zeros(7)},
+            ["layers.1.att.g_up.weight' is (7,)", "(128, 32)"],
+        ),
+        (
+            "rwkv7 official",
+            {"blocks.1.att.x_r": zeros(2, 1, 128)},
+            ["layers.1.att.x_r' is (2, 1, 128)", "(128,)"],
+        ),
+        (
+            "xlstm",
+            {"backbone.blocks.0.mlstm_layer.q.weight": NONE},
+            ["missing tensor 'layers.0.mlstm_layer.q.weight'"],
+        ),
+        (
+            "xlstm",
+            {"backbone.embedding.weight": zeros(256, 128)},
+            ["the same tensor twice", "keep one"],
+        ),
+        (
+            "xlstm fused",
+            {"backbone.blocks.1.mlstm_layer.ifgate_preact.bias": zeros(5)},
+            ["is (5,), its rows must divide"],
+        ),
+        (
+            "xlstm fused",
+            {"backbone.blocks.1.ffn.proj_up_gate_z.weight": zeros(130, 128)},
+            ["_up_gate.weight' is (65, 128)"],
+        ),
+        (
+            "xlstm fused",
+            {"backbone.blocks.1.mlstm_layer.qkv_opreact.weight": zeros(385, 128)},
+            ["mis-shaped", "ogate_preact"],
+        ),
+        (
+            "bert",
+            {"encoder.layer.0.output.dense.bias": NONE},
+            ["missing tensor 'encoder.layer.0.output.dense.bias'"],
+        ),
+        (
+            "bert",
+            {"encoder.layer.0.attention.self.key.bias": zeros(3)},
+            ["mis-shaped query, key or value bias in layer 0"],
+        ),
         ("bert", {"adapter.weight": zeros(3)}, ["unexpected tensor 'adapter.weight'"]),
     ],
-)  # fmt: skip
+)
 def test_tensors_of_other_models_are_refused(
     source: str, changed: Tensors, parts: list[str]
 ) -> None:

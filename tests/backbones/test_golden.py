@@ -26,7 +26,8 @@ def test_hidden_states(name: str, path: str, training: bool) -> None:
     elif backbone.fast is None:
         pytest.skip("this backbone has no fused kernels, or this machine cannot run them")
     stored = load_file(GOLDEN / name / "expected.safetensors")
-    ids, expected = stored["input_ids"], stored["hidden"]
+    ids = stored["input_ids"]
+    expected = stored["hidden"]
     with torch.set_grad_enabled(training):
         hidden, state = backbone(ids)
     assert (hidden.dtype, hidden.shape, hidden.requires_grad) == (

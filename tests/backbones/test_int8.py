@@ -62,7 +62,8 @@ def test_weights_in_8_bits() -> None:
 @pytest.mark.parametrize("native", [True, False])
 def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     monkeypatch.setattr(backend, "has_native_bf16", lambda: native)
-    tensors, model = weights(), built()
+    tensors = weights()
+    model = built()
     assert model.fast is not None
     for name, tensor in model.state_dict().items():
         if name.endswith("_proj.weight"):
@@ -99,10 +100,8 @@ def test_a_layer_rounds_its_weight_alone_and_passes_gradients_on() -> None:
     [(70, 40, 1), (32, 64, 4), (1, 9, 3), (33, 6, 6), (3352, 768, 1)],
 )
 def test_packed_weights_come_back_bit_by_bit(outputs: int, inputs: int, groups: int) -> None:
-    layer, expected = (
-        filled(outputs, inputs, bias=True),
-        filled(outputs, inputs, bias=True).state_dict(),
-    )
+    layer = filled(outputs, inputs, bias=True)
+    expected = filled(outputs, inputs, bias=True).state_dict()
     for count in (groups, 1, groups):
         layer.packed(count)
         for module in (layer, copy.deepcopy(layer)):
@@ -136,7 +135,8 @@ def test_weights_are_held_once(monkeypatch: pytest.MonkeyPatch, name: str) -> No
     what fills the last panel.
     """
     monkeypatch.setattr(backend, "has_native_bf16", lambda: True)
-    tensors, held = BACKBONES[name](LARGE[name]).state_dict(), {}
+    tensors = BACKBONES[name](LARGE[name]).state_dict()
+    held = {}
     for dtype in ("float32", "bfloat16", "int8"):
         model = build_backbone(name, LARGE[name].to_dict(), tensors, dtype, "cpu")
         assert model.fast is not None
@@ -155,7 +155,8 @@ def test_weights_are_held_once(monkeypatch: pytest.MonkeyPatch, name: str) -> No
 def held_bytes(model: nn.Module) -> int:
     """Of all tensors and arrays that can be reached, each memory counted once."""
     seen: dict[int, object] = {}  # keeps them alive, so that no two have the same id
-    sizes, stack = {}, [model]
+    sizes = {}
+    stack = [model]
     while stack:
         thing = stack.pop()
         if id(thing) in seen or isinstance(thing, type | ModuleType | FunctionType):
@@ -180,7 +181,8 @@ def test_new_weights_in_a_prepared_model() -> None:
         }
     )
     with torch.inference_mode():
-        before, expected = model(IDS)[0], other(IDS)[0]
+        before = model(IDS)[0]
+        expected = other(IDS)[0]
         model.load_state_dict(other.state_dict())
         assert torch.equal(model(IDS)[0], expected)
     assert not torch.equal(before, expected)

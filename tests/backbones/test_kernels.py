@@ -38,7 +38,8 @@ def assert_rounded(read: np.ndarray, scales: np.ndarray, exact: Tensor) -> None:
     """Bytes (T, G Kp) with scales (T, G) stand for these numbers (T, K), and the largest of each
     group is 127 steps.
     """
-    groups, steps = scales.shape[1], torch.from_numpy(scales)[..., None]
+    groups = scales.shape[1]
+    steps = torch.from_numpy(scales)[..., None]
     exact = exact.float().unflatten(1, (groups, -1))
     found = (
         torch.from_numpy(read).unflatten(1, (groups, -1))[..., : exact.shape[2]].float() - 128
@@ -82,10 +83,14 @@ def test_attention_also_with_large_scores(heads: int, size: int, moved: float) -
     """Those of all keys far from zero, on either side: the largest is taken off first. NaN stays in
     its sequence.
     """
-    cu, width = torch.tensor([0, 9, 9, 10, 80, 112, 145]), 3 * heads * size
-    qkv, bias = numbers(145, width), torch.zeros(width)
-    bias[0], bias[heads * size] = moved, float(moved != 0)
-    out, tolerance = run_attention(qkv, bias, cu, heads), 1e-3 if moved else 1e-6
+    cu = torch.tensor([0, 9, 9, 10, 80, 112, 145])
+    width = 3 * heads * size
+    qkv = numbers(145, width)
+    bias = torch.zeros(width)
+    bias[0] = moved
+    bias[heads * size] = float(moved != 0)
+    out = run_attention(qkv, bias, cu, heads)
+    tolerance = 1e-3 if moved else 1e-6
     torch.testing.assert_close(
         out.double(), expected_attention(qkv, bias, cu, heads), atol=tolerance, rtol=tolerance
     )
@@ -98,22 +103,16 @@ def test_attention_also_with_large_scores(heads: int, size: int, moved: float) -
     ("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)]
 )
 def test_residual_and_rms_norm_also_in_8_bits(tokens: int, width: int, parts: int) -> None:
-    residual, added, weight = (
-        numbers(tokens, width),
-        numbers(tokens, width, seed=1),
-        numbers(width, seed=2),
-    )
+    residual = numbers(tokens, width)
+    added = numbers(tokens, width, seed=1)
+    weight = numbers(width, seed=2)
     squares = numbers(tokens, parts, seed=3).square()
     scale = torch.rsqrt(squares.double().sum(1, keepdim=True) / 9 + 1e-5) if parts else 1.0
-    expected, again, whole = (
-        residual.double() + scale * added.double(),
-        residual.clone(),
-        torch.empty(tokens, width),
-    )
-    read, scales = (
-        np.zeros((tokens, bytes_per_group(width, 1)), np.uint8),
-        np.full((tokens, 1), np.nan, np.float32),
-    )
+    expected = residual.double() + scale * added.double()
+    again = residual.clone()
+    whole = torch.empty(tokens, width)
+    read = np.zeros((tokens, bytes_per_group(width, 1)), np.uint8)
+    scales = np.full((tokens, 1), np.nan, np.float32)
     given = (added.numpy(), squares.numpy(), 9, weight.numpy(), 1e-5)
     with parallel():
         add_rms_norm(residual.numpy(), *given, whole.numpy(), scales, scratch(width))
@@ -128,11 +127,13 @@ def test_residual_and_rms_norm_also_in_8_bits(tokens: int, width: int, parts: in
 
 @pytest.mark.parametrize(("tokens", "width"), [(0, 16), (1, 1), (33, 48), (17, 384)])
 def test_layer_norm_and_gelu_in_8_bits(tokens: int, width: int) -> None:
-    residual, added = 3 + numbers(tokens, width), numbers(tokens, width, seed=1)
+    residual = 3 + numbers(tokens, width)
+    added = numbers(tokens, width, seed=1)
     bias, weight, shift = (numbers(width, seed=seed) for seed in (2, 3, 4))
     groups = 3 if width % 3 == 0 else 1
     read = np.zeros((tokens, groups * bytes_per_group(width, groups)), np.uint8)
-    scales, out = np.zeros((tokens, groups), np.float32), torch.zeros(tokens, 2 * width)[:, width:]
+    scales = np.zeros((tokens, groups), np.float32)
+    out = torch.zeros(tokens, 2 * width)[:, width:]
     expected = F.layer_norm(
         (residual + added + bias).double(), (width,), weight.double(), shift.double(), 1e-5
     )
@@ -153,7 +154,8 @@ def test_gelu_is_exact_everywhere() -> None:
             torch.tensor([0.0, -0.0, 5.5, -5.5, 1e-30, -1e-30, 1e30, -1e30, torch.inf]),
         ]
     )
-    out, damaged = x[None].clone(), torch.tensor([[1.0, torch.nan, 2.0]])
+    out = x[None].clone()
+    damaged = torch.tensor([[1.0, torch.nan, 2.0]])
     with parallel():
         bias_gelu(out.numpy(), np.zeros(len(x), np.float32))
         bias_gelu(damaged.numpy(), np.zeros(3, np.float32))

@@ -23,7 +23,8 @@ def test_angles_of_mamba3_stay_close_in_long_texts() -> None:
     """After 5,000 tokens an angle differs by the rounding of its steps alone: a sum in fp32 would
     be off by 0.002.
     """
-    model, ids = load_backbone(GOLDEN / "mamba3-tiny-original", "float32"), token_ids(5000)
+    model = load_backbone(GOLDEN / "mamba3-tiny-original", "float32")
+    ids = token_ids(5000)
     with torch.no_grad():
         whole, end = model(ids)
         _, state = model(ids[:4711])
@@ -39,8 +40,11 @@ def test_mamba3_computes_the_recurrence_of_its_activation(softplus: bool) -> Non
     chosen = "softplus" if softplus else "heavy-tailed"
     config = Mamba3Config(50, 8, 1, state_size=8, head_size=16, activation=chosen)
     model = tiny_backbone(Mamba3, config).double()
-    mixer, ids = model.layers[0].mixer, token_ids(40)
-    state, key, value = torch.zeros(16, 8), torch.zeros(8), torch.zeros(16)
+    mixer = model.layers[0].mixer
+    ids = token_ids(40)
+    state = torch.zeros(16, 8)
+    key = torch.zeros(8)
+    value = torch.zeros(16)
     angle = torch.zeros(1)
     expected = []
     with torch.no_grad():
@@ -69,10 +73,8 @@ def _rotation(angle: torch.Tensor) -> torch.Tensor:
 
 
 def test_gates_of_xlstm_stay_fp32_under_autocast() -> None:
-    gate, u = (
-        tiny_backbone(Xlstm, CONFIGS["xlstm"]["tiny"]).blocks[0].mlstm_layer.fgate_preact,
-        torch.randn(7, 16),
-    )
+    gate = tiny_backbone(Xlstm, CONFIGS["xlstm"]["tiny"]).blocks[0].mlstm_layer.fgate_preact
+    u = torch.randn(7, 16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = gate(u)
     expected = 15 * torch.tanh((u.double() @ gate.weight.double().T + gate.bias) / 15)
@@ -80,7 +82,8 @@ def test_gates_of_xlstm_stay_fp32_under_autocast() -> None:
 
 
 def test_fresh_layers_of_rwkv7_add_nothing_and_start_as_published() -> None:
-    model, ids = Rwkv7(RWKV7), token_ids(6)
+    model = Rwkv7(RWKV7)
+    ids = token_ids(6)
     assert_close(model(ids)[0], model.norm_f(model.norm_0(model.embeddings(ids))))
     last = model.blocks[-1].att
     decay = torch.exp(-math.exp(-0.5) * torch.sigmoid(last.w0))
@@ -99,7 +102,8 @@ def test_fresh_layers_of_rwkv7_add_nothing_and_start_as_published() -> None:
 @pytest.mark.parametrize("fast", [True, False])
 def test_short_removal_keys_of_rwkv7_are_normed_as_in_the_official_code(fast: bool) -> None:
     """Divided by their length, floored at 1e-12: other floors lose the removal of keys of 1e-8."""
-    ids, found = token_ids(20), {}
+    ids = token_ids(20)
+    found = {}
     for scale in (1.0, 1e-8, 1e-20, 0.0):
         model = tiny_backbone(Rwkv7, RWKV7)
         with torch.no_grad():
@@ -117,7 +121,8 @@ def test_short_removal_keys_of_rwkv7_are_normed_as_in_the_official_code(fast: bo
 def test_added_vectors_join_the_residual_stream_of_rwkv7() -> None:
     """After the norm of the embeddings, whose own scale says nothing about that of the stream."""
     model = tiny_backbone(Rwkv7, Rwkv7Config(50, 48, 1, head_size=16))
-    ids, added = token_ids(1), torch.randn(1, 48)
+    ids = token_ids(1)
+    added = torch.randn(1, 48)
     assert_close(model.embed(ids), model.norm_0(model.embeddings(ids)))
     with torch.no_grad():
         for name in ("att.output.weight", "ffn.value.weight"):

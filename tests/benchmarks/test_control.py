@@ -116,8 +116,7 @@ def test_the_shipped_experiment_compares_five_families_of_equal_size():
         "llama",
     ]
     assert len(experiment.settings.seeds) == 3 and max(active) <= 1.05 * min(active)
-    tables = [shape.total - shape.active for shape in experiment.shapes]
-    assert set(tables) == {30522 * 64}
+    assert {shape.total - shape.active for shape in experiment.shapes} == {30522 * 64}
 
 
 def test_figures_over_seeds(finished, tmp_path):
@@ -138,8 +137,9 @@ def test_figures_over_seeds(finished, tmp_path):
     assert llama["metrics"]["task"]["nDCG@10"]["mean"] == pytest.approx(sum(values) / 2)
     assert values[0] != values[1], "the seed changes the weights and the order of the data"
     assert all(part["steps"] == 3 and part["peak_bytes"] is not None for part in result["parts"])
-    tokens = {(part["seed"], part["tokens"]) for part in result["parts"]}
-    assert len(tokens) == 2, "with one seed all families read the same batches"
+    assert len({(part["seed"], part["tokens"]) for part in result["parts"]}) == 2, (
+        "with one seed all families read the same batches"
+    )
     text = page_text(result)
     assert f"{llama['metrics']['task']['nDCG@10']['mean']:.3f} ± " in text and "| BM25 |" in text
     plot(result, tmp_path / "plot.png")

@@ -68,10 +68,8 @@ def test_one_section_is_measured_again(small, tmp_path):
     }
     assert page.write_section(tmp_path, "search", lambda message: None) is True
     assert [spec.model for spec in small.started[started:]] == ["pocket", "pocket-mamba2", "pocket"]
-    after, text = (
-        json.loads((tmp_path / "performance.json").read_text()),
-        (tmp_path / "performance.md").read_text(),
-    )
+    after = json.loads((tmp_path / "performance.json").read_text())
+    text = (tmp_path / "performance.md").read_text()
     changed = {key for key in after if after[key] != before[key]}
     assert changed == {"search", "bars", "apart"} and list(after) == list(before)
     assert {

@@ -41,13 +41,14 @@ def test_the_work_of_chunks_of_ssd_and_of_padding():
     backbone = meta_backbone(
         "mamba2", Mamba2Config(64, 32, 1, state_size=16, head_size=16, groups=2)
     )
-    q, heads, states = 10, 4, 4 * 16 * 16
+    q = 10
+    heads = 4
+    states = 4 * 16 * 16
     products = q * q * 2 * 16 + q * q * heads * 16 + 2 * q * states
     assert ssd_flops(backbone, q) == standard_flops(backbone, q) + 2 * (products + states)
     grown = ssd_flops(backbone, 4096) / ssd_flops(backbone, 512)
     assert grown == pytest.approx(8)  # linear in the text: chunks stay at 256 tokens
-    documents = ((10, 20, 40), (5,))
-    found = work("bert-base", documents, 2)
+    found = work("bert-base", ((10, 20, 40), (5,)), 2)
     flops = found["flops"]["2 x parameters, attention"]
     count = partial(standard_flops, describe_subject("bert-base"))
     assert flops == {

@@ -60,9 +60,12 @@ def data(tmp_path):
 
 @pytest.mark.slow
 def test_results(data, tmp_path, monkeypatch):
-    page, work = tmp_path / "page", tmp_path / "work"
+    page = tmp_path / "page"
+    work = tmp_path / "work"
     page.mkdir()
-    evaluate, done, stop = results.evaluate, [], 4
+    evaluate = results.evaluate
+    done = []
+    stop = 4
 
     def counted(model, tasks, **options):
         if len(done) == stop:
@@ -77,7 +80,8 @@ def test_results(data, tmp_path, monkeypatch):
     stop = None
     assert main(command) == 0
     # BM25's run serves two parts; the sum of two scores is none of `runnel lab evaluate`'s
-    retrieval, sentences = 11 - 1, 2 * 3
+    retrieval = 11 - 1
+    sentences = 2 * 3
     assert len(done) == retrieval + sentences and not list(work.rglob("*.part"))
     found = json.loads((page / "results.json").read_text())
     assert [part["missing"] for part in found["parts"]] == [[], [], []]

@@ -41,9 +41,8 @@ def test_how_close_is_the_same(dtype, found, passed):
 
 
 def test_failures_are_answers():
-    full = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
     errors = {
-        "out_of_memory": full,
+        "out_of_memory": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
         "missing": BackendUnavailable("m"),
         "refused": InputError("m"),
         "error": ValueError("m"),
@@ -161,8 +160,7 @@ def test_slow_cells_are_left_out_and_say_so(fake_workers):
     """At 1000 tokens/s: 64 takes 0.064 s, 8192 takes 8.2 s, 65536 would take 66 s; BERT grows with
     the square.
     """
-    report = bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2)
-    found = figures(report)
+    found = figures(bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2))
     # long cells are measured once
     assert found["runnel", "bf16", 1, 8192]["tokens_per_s"]["runs"] == 1
     assert found["runnel", "bf16", 1, 64]["tokens_per_s"]["runs"] == 2
@@ -235,8 +233,9 @@ def test_an_index(fake_workers):
     seconds = {"engine": [1.0, 3.0, 1.0], "index": [2.0, 3.0, 1.25], "remember": [4.0, 4.0, 4.0]}
     timed = {"tokens": 100, "seconds": seconds, "processor": seconds | {"index": [1.0, 3.0, 1.0]}}
     stages = {"first stage": [0.01, 0.02, 0.03], "whole search": [0.1, 0.2, 0.3]}
-    answers = {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
-    fake_workers.answers = {"runnel": answers}
+    fake_workers.answers = {
+        "runnel": {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
+    }
     row = searched("m", "n", quiet, documents=30, read=40).to_dict()
     assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == (
         "ok",
@@ -244,7 +243,8 @@ def test_an_index(fake_workers):
         68_500,
         7,
     )
-    whole, first = row["stages"]["whole search"], row["stages"]["first stage"]
+    whole = row["stages"]["whole search"]
+    first = row["stages"]["first stage"]
     assert (whole["median"], whole["p95"], first["min"]) == pytest.approx((200, 290, 10))
     found = row["indexing"]["index"]
     assert found["over_engine"]["median"] == pytest.approx(0.8)  # of the ratios of each round

@@ -145,8 +145,7 @@ def test_a_model_folder_and_unknown_names(tmp_path):
 def test_every_weight_has_an_effect(architecture):
     """Else a check of the results would not see a mistake in what the weight is used for."""
     backbone = random_backbone(architecture, BACKBONES[architecture][1], torch.float64).train()
-    ids = torch.randint(0, 64, (40,), generator=torch.Generator().manual_seed(0))
-    hidden, _ = backbone(ids)
+    hidden, _ = backbone(torch.randint(0, 64, (40,), generator=torch.Generator().manual_seed(0)))
     (hidden * torch.linspace(-1, 1, hidden.shape[1])).sum().backward()
     for name, parameter in backbone.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 1e-9, name

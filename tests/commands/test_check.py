@@ -2,12 +2,18 @@
 
 import json
 
+from helpers.files import write_files
+
 
 def test_check_names_what_is_damaged(run, tmp_path):
     folder = tmp_path
-    (folder / "notes").mkdir()
-    (folder / "notes" / "heart.txt").write_text("The heart is a muscle. It pumps blood.")
-    (folder / "notes" / "river.txt").write_text("Rivers carry water to the sea.")
+    write_files(
+        folder,
+        {
+            "notes/heart.txt": "The heart is a muscle. It pumps blood.",
+            "notes/river.txt": "Rivers carry water to the sea.",
+        },
+    )
     run("index", "notes", "--to", "library")
     done = run("check", "--in", "library")
     assert done.code == 0 and done.out == "library: 2 documents, 2 passages, none damaged\n"

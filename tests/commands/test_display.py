@@ -15,6 +15,7 @@ from queue import Queue
 
 import pytest
 from helpers.children import GIVE_UP_S
+from helpers.files import write_files
 from numba import njit
 from numba.core import event
 
@@ -43,10 +44,14 @@ def check(done, *, code=0):
 
 
 def documents(folder):
-    (folder / f"{NAME}.md").write_text(
-        f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n"
+    printed = HOSTILE.replace("\0", "")
+    write_files(
+        folder,
+        {
+            f"{NAME}.md": f"# {printed} Head\n\nOne dog {printed}.\n",
+            f"{NAME}.txt": "One dog.\n",
+        },
     )
-    (folder / f"{NAME}.txt").write_text("One dog.\n")
     with zipfile.ZipFile(folder / f"{NAME}.docx", "w") as archive:
         archive.writestr(f"{NAME}.xml", "<a/>")
     return [f"{NAME}.{ending}" for ending in ("md", "txt", "docx")]
@@ -54,7 +59,8 @@ def documents(folder):
 
 @FORMS
 def test_files_and_rows(run, fake, tmp_path, as_json, terminal):
-    names, rows = documents(tmp_path), f"{NAME}.jsonl"
+    names = documents(tmp_path)
+    rows = f"{NAME}.jsonl"
     row = {"title": HOSTILE, "text": f"one dog {HOSTILE}"}
     (tmp_path / rows).write_text(
         "".join(
@@ -92,9 +98,13 @@ def test_index_and_search(run, tmp_path, monkeypatch, as_json):
 
 def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
     forged = "a\n 1. forged"
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / f"{forged}.md").write_text("# Head\n\nOne dog.\n")
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": forged, "text": "one dog"}) + "\n")
+    write_files(
+        tmp_path,
+        {
+            f"files/{forged}.md": "# Head\n\nOne dog.\n",
+            "rows.jsonl": json.dumps({"id": forged, "text": "one dog"}) + "\n",
+        },
+    )
     run("index", "files", "rows.jsonl", "--to", "library")
     for done in (
         run("find", "one dog", f"files/{forged}.md", "rows.jsonl"),

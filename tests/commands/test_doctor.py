@@ -1,7 +1,5 @@
 """`runnel doctor`: what it measures, and what it says is missing."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 from helpers.command_line import FakeEmbedder
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 
 from runnel.models.precision import quantize, value_ranges
 
-ROWS = [{"id": f"d{i}", "text": "word " * (i + 1)} for i in range(7)]
+ROWS = [{"id": f"d{i}", "text": repeat("word ", i + 1)} for i in range(7)]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,8 @@ def test_embed_writes_vectors_and_ids(run, fake, corpus, tmp_path, monkeypatch):
         "runnel.models.embedder.Embedder.load",
         lambda name, **options: seen.update(options) or fake.embed,
     )
-    fake.embed.options, seen = [], {}
+    fake.embed.options = []
+    seen = {}
     run(
         "embed",
         "corpus.jsonl",
@@ -85,10 +87,8 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(
             yield vector
 
     monkeypatch.setattr(fake.embed, "encode_rows", changing)
-    done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert (
-        done.code == 1
-        and "corpus.jsonl changed while it was read; remove out.npy.sqlite" in done.err
+    run("embed", "corpus.jsonl", "--to", "out.npy").refused(
+        "corpus.jsonl changed", "out.npy.sqlite"
     )
     assert not (tmp_path / "out.npy").exists()
 
@@ -96,8 +96,7 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("runnel.jobs.rows.FileRange.readinto", failing)
-    done = run("embed", "corpus.jsonl", "--to", "other.npy")
-    assert done.code == 1 and "corpus.jsonl: Input/output error" in done.err
+    run("embed", "corpus.jsonl", "--to", "other.npy").refused("corpus.jsonl: Input/output error")
 
 
 @pytest.mark.parametrize("count", [1, 3, 11])
@@ -106,7 +105,8 @@ def test_embed_shards_one_after_another_are_the_whole(run, fake, tmp_path, count
         b"\xef\xbb\xbfone\r\n\r\ntwo words\r\n\xef\xbb\xbfthree\nlast"
     )
     run("embed", "in.txt", "--to", "whole.npy")
-    seen, fake.embed.seen = fake.embed.seen, []
+    seen = fake.embed.seen
+    fake.embed.seen = []
     for i in range(1, count + 1):
         assert run("embed", "in.txt", "--to", "out.npy", "--shard", f"{i}/{count}").code == 0
     parts = [f"out-{i:05d}-of-{count:05d}" for i in range(1, count + 1)]
@@ -126,9 +126,10 @@ def test_embed_shards_one_after_another_are_the_whole(run, fake, tmp_path, count
 
 
 def test_a_shard_has_the_line_numbers_and_columns_of_the_file(run, fake, tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "one two three"}\n' * 4 + "{]\n")
-    done = run("embed", "in.jsonl", "--to", "rows.npy", "--shard", "3/3")
-    assert done.code == 1 and "in.jsonl, line 5: not valid JSON" in done.err
+    (tmp_path / "in.jsonl").write_text(repeat('{"id": 1, "text": "one two three"}\n', 4) + "{]\n")
+    run("embed", "in.jsonl", "--to", "rows.npy", "--shard", "3/3").refused(
+        "in.jsonl, line 5: not valid JSON"
+    )
     # a shard's first line has no column names
     (tmp_path / "plain.tsv").write_text("a\tone\nb\ttext\n")
     assert [
@@ -136,8 +137,9 @@ def test_a_shard_has_the_line_numbers_and_columns_of_the_file(run, fake, tmp_pat
     ] == [0, 0]
     assert fake.embed.seen[-2:] == ["one", "text"]
     (tmp_path / "in.tsv").write_bytes(b"a\tone\nb\ttwo\nc\t\xff\n")
-    done = run("embed", "in.tsv", "--to", "table.npy", "--shard", "2/2")
-    assert done.code == 1 and "in.tsv is not UTF-8 text" in done.err and "after line 2" in done.err
+    run("embed", "in.tsv", "--to", "table.npy", "--shard", "2/2").refused(
+        "in.tsv is not UTF-8 text", "after line 2"
+    )
 
 
 def test_rows_of_standard_input_and_cut_and_empty_texts(run, fake, tmp_path):
@@ -251,5 +253,4 @@ def test_embed_writes_bits_and_resumes(run, fake, corpus, tmp_path):
             ).err
         )
     (tmp_path / "one.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
-    done = run("embed", "one.jsonl", "--to", "one.npy", "--precision", "int8")
-    assert done.code == 1 and "--ranges" in done.err
+    run("embed", "one.jsonl", "--to", "one.npy", "--precision", "int8").refused("--ranges")

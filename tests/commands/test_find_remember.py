@@ -2,8 +2,6 @@
 and has the same answer.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -14,7 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.files import write_files
 from helpers.stub_endpoint import serve
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel.commands.find import FileOptions
@@ -115,12 +115,11 @@ def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(
     other = json.loads(find("a.md", "--json", "-k", 1, query="where did the cat sit").out)
     assert len(other["sentences"]) == 1 and "a.md" not in reading
     assert json.loads(again.out)["sentences"][0]["headings"][0] == "The house"
-    shown = find("a.md", "--explain", "-k", 1).out.splitlines()[1]
     assert re.fullmatch(
-        r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown
+        r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}",
+        find("a.md", "--explain", "-k", 1).out.splitlines()[1],
     )
-    done = find("a.md", "--explain", model="recurrent")
-    assert done.code == 2 and "no parts" in done.err
+    find("a.md", "--explain", model="recurrent").refused("no parts", code=2)
     [entry] = entries(tmp_path)
     facts = {
         "folder": str(folder),
@@ -225,9 +224,14 @@ def test_an_entry_that_is_not_what_was_stored_is_read_anew_with_a_note(find, tmp
 
 
 def test_what_is_not_remembered_is_said(find, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"id": "x", "text": "A river runs."}\n')
-    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(b"id,text\ny,The cat sat.\n"))
-    (tmp_path / "empty.txt").write_text(" ")
+    write_files(
+        tmp_path,
+        {
+            "rows.jsonl": '{"id": "x", "text": "A river runs."}\n',
+            "table.csv.gz": gzip.compress(b"id,text\ny,The cat sat.\n"),
+            "empty.txt": " ",
+        },
+    )
     done = find("-", "rows.jsonl", "table.csv.gz", "empty.txt", "--remember", stdin="The sea.")
     noted = (
         "standard input is not",
@@ -289,7 +293,8 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
         [stored[name]] = set(entries(tmp_path)) - {*stored.values()}
         os.utime(stored[name], (0, 1000 + ord(name)))
     folder = tmp_path / "cache" / "find"
-    killed, writing = partial_of(stored["a"]), partial_of(stored["b"])
+    killed = partial_of(stored["a"])
+    writing = partial_of(stored["b"])
     for path, used in (killed, 1000), (writing, None):
         path.write_bytes(b"")
         os.utime(path, used and (used, used))
@@ -302,7 +307,7 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
     )
 
 
-ENTRY = f"{'0' * 32}-{'1' * 32}.safetensors"
+ENTRY = f"{repeat('0', 32)}-{repeat('1', 32)}.safetensors"
 USERS_FILES = {
     "notes": lambda folder: (folder / "notes.txt").write_text("mine"),
     "a file like an entry": lambda folder: (folder / "model.safetensors").write_text("mine"),
@@ -465,8 +470,9 @@ def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
         assert find("a.md").code == 0 and reading.count("a.md") == 1
         run("ask", QUERY, "a.md", "--model", models / "encoder", "--no-remember")
         assert reading.count("a.md") == 2
-        done = run("ask", QUERY, "a.md", "--model", models / "recurrent", "--remember")
-        assert done.code == 2 and "cannot remember" in done.err
+        run("ask", QUERY, "a.md", "--model", models / "recurrent", "--remember").refused(
+            "cannot remember", code=2
+        )
 
 
 def test_the_folder_of_caches(monkeypatch, tmp_path):
@@ -498,19 +504,17 @@ def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, 
         else:
             monkeypatch.setenv(name, value)
     Path("b.txt").write_text("The cat sat. A river runs.")
-    before, root = contents(tmp_path), Path("/.cache/runnel").exists()
+    before = contents(tmp_path)
+    root = Path("/.cache/runnel").exists()
     done = find("a.md", "b.txt")
     assert done.code == 0 and done.err.count("\n") == 1
     assert "not remembered (no home folder" in done.err
     assert find("a.md", "--no-remember").err == ""
-    done = find("a.md", "--remember")
-    assert done.code == 2 and "set RUNNEL_CACHE" in done.err
+    find("a.md", "--remember").refused("set RUNNEL_CACHE", code=2)
     for command in ("info", "--cache"), ("info", "--cache", "--empty"):
         assert (done := run(*command)).code == 1 and "no home folder" in done.err
     assert contents(tmp_path) == before and Path("/.cache/runnel").exists() == root
-    with pytest.raises(
-        InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"
-    ):
+    with pytest.raises(InputError, match=r"no home folder.*RUNNEL_CACHE"):
         FileOptions().cache(lambda: pytest.fail("not needed"), "pocket", remember=True)
 
 

@@ -25,7 +25,8 @@ def machine(monkeypatch):
 
 def lines(done):
     """Label -> text of each line; lines without a label belong to the one before."""
-    found, label = {}, ""
+    found = {}
+    label = ""
     for line in done.out.splitlines():
         label = line[:20].strip() or label
         found[label] = (found.get(label, "") + " " + line[20:]).strip()
@@ -62,12 +63,11 @@ def test_a_model_folder(run, tmp_path, monkeypatch):
 def test_models_that_read_passages_or_whole_texts_and_a_file_of_weights(run, tmp_path):
     tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
     write_transformer(tmp_path / "bert", "bert")
-    shown, other = lines(run("info", tmp_path / "model")), lines(run("info", tmp_path / "bert"))
-    wanted = (
-        "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
-    )
+    shown = lines(run("info", tmp_path / "model"))
+    other = lines(run("info", tmp_path / "bert"))
     assert (
-        shown["state per sequence"] == wanted
+        shown["state per sequence"]
+        == "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
         and "attention in a text of 12 tokens" in shown["work per token"]
     )
     assert (

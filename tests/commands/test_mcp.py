@@ -8,6 +8,7 @@ from importlib.resources import files
 import anyio
 import pytest
 import yaml
+from helpers.files import write_files
 from mcp import Client
 
 SKILL = files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
@@ -25,10 +26,14 @@ def folder(run, tmp_path):
         "Goods can be returned within 14 days.",
         "The seller pays for the return of the goods.\n",
     )
-    (tmp_path / "manual.md").write_text("\n\n".join(paragraphs))
-    (tmp_path / "manuals").mkdir()
-    (tmp_path / "manuals" / "shipping.txt").write_text("Return shipping is free of charge.\n")
-    (tmp_path / "report.txt").write_text("The year was good. Shipping costs fell.\n")
+    write_files(
+        tmp_path,
+        {
+            "manual.md": "\n\n".join(paragraphs),
+            "manuals/shipping.txt": "Return shipping is free of charge.\n",
+            "report.txt": "The year was good. Shipping costs fell.\n",
+        },
+    )
     return tmp_path
 
 

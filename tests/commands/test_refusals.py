@@ -11,6 +11,7 @@ import shlex
 
 import pytest
 from helpers.document_files import pdf
+from helpers.files import write_files
 
 from runnel import cli
 
@@ -124,21 +125,23 @@ INPUT = {
 
 @pytest.fixture
 def files(beir, tmp_path):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "heart.txt").write_text("The heart is a muscle.")
-    (tmp_path / "a.txt").write_text("One dog.\nTwo dogs.\n")
-    (tmp_path / "a.pdf").write_bytes(pdf([["A page."], None]))
-    (tmp_path / "empty").write_text("\n")
-    (tmp_path / "a.dat").write_text("a,b\n")
-    (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(b"one\n"))
-    (tmp_path / "named.tsv").write_text("id\ttext\na\tb\n")
-    (tmp_path / "odd.jsonl").write_text('{"id": "a b", "text": "b"}\n')
-    (tmp_path / "pairs.csv").write_text(
-        "query,positive\nwhere is it,it is here\nwho is it,she is it\n"
+    write_files(
+        tmp_path,
+        {
+            "notes/heart.txt": "The heart is a muscle.",
+            "a.txt": "One dog.\nTwo dogs.\n",
+            "a.pdf": pdf([["A page."], None]),
+            "empty": "\n",
+            "a.dat": "a,b\n",
+            "packed.txt.gz": gzip.compress(b"one\n"),
+            "named.tsv": "id\ttext\na\tb\n",
+            "odd.jsonl": '{"id": "a b", "text": "b"}\n',
+            "pairs.csv": "query,positive\nwhere is it,it is here\nwho is it,she is it\n",
+            "qrels.txt": "1 0 d1 2\n",
+            "q.jsonl": '{"question": "q", "file": "a"}\n',
+            "evidence.jsonl": json.dumps(EVIDENCE) + "\n",
+        },
     )
-    (tmp_path / "qrels.txt").write_text("1 0 d1 2\n")
-    (tmp_path / "q.jsonl").write_text('{"question": "q", "file": "a"}\n')
-    (tmp_path / "evidence.jsonl").write_text(json.dumps(EVIDENCE) + "\n")
 
 
 @pytest.mark.usefixtures("fake", "files")

@@ -14,6 +14,7 @@ import pytest
 from helpers import exams, synthesis
 from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeEmbedder
+from helpers.files import write_files
 from helpers.judged_tasks import ToyEmbedder
 from helpers.stub_endpoint import serve
 
@@ -101,13 +102,17 @@ def files(tmp_path, beir):
         for n in range(9)
         for c in ("red", "blue")
     )
-    (tmp_path / "pairs.csv").write_text("query,positive\n" + pairs)
-    (tmp_path / "queries.tsv").write_text("q1\tword cat\nq2\tword dog\nq3\tcat\n")
-    (tmp_path / "run.trec").write_text(
-        "".join(f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7))
+    write_files(
+        tmp_path,
+        {
+            "pairs.csv": "query,positive\n" + pairs,
+            "queries.tsv": "q1\tword cat\nq2\tword dog\nq3\tcat\n",
+            "run.trec": "".join(
+                f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7)
+            ),
+            "books/long.txt": synthesis.story(400),
+        },
     )
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "long.txt").write_text(synthesis.story(400), encoding="utf-8")
     return tmp_path
 
 
@@ -167,7 +172,8 @@ def after_rows():
 
 
 def after_a_second_time():
-    add, first = Journal.add, iter([True])
+    add = Journal.add
+    first = iter([True])
     Journal.add = lambda journal, *rows: (add(journal, *rows), next(first, False) or die())
 
 
@@ -210,7 +216,8 @@ def killed(place, call):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.slow
 def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, monkeypatch):
-    log, add = files / "log", Journal.add
+    log = files / "log"
+    add = Journal.add
 
     def logged(journal, *rows):
         add(journal, *rows)
@@ -219,7 +226,8 @@ def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, 
 
     monkeypatch.setattr(Journal, "add", logged)
     assert (ended := work(*user.command)).code == 0, ended.err
-    whole, keys = made(files), sorted(log.read_text().splitlines())
+    whole = made(files)
+    keys = sorted(log.read_text().splitlines())
     for place in PLACES:
         shutil.rmtree(files / "work")
         log.unlink()

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from helpers.files import write_files
 
 from runnel import Document, Embedder, Index
 
@@ -17,13 +18,13 @@ def pocket():
 @pytest.fixture
 def library(run, tmp_path, pocket, monkeypatch):
     monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "heart.txt").write_text(
-        "The heart is a muscle.\nIt pumps blood through the body."
-    )
-    (tmp_path / "files" / "river.md").write_text("# Water\n\nRivers carry water to the sea.\n")
-    (tmp_path / "files" / "rows.jsonl").write_text(
-        '{"id": "a7", "text": "A tuple cannot\\nbe changed."}\n'
+    write_files(
+        tmp_path,
+        {
+            "files/heart.txt": "The heart is a muscle.\nIt pumps blood through the body.",
+            "files/river.md": "# Water\n\nRivers carry water to the sea.\n",
+            "files/rows.jsonl": '{"id": "a7", "text": "A tuple cannot\\nbe changed."}\n',
+        },
     )
     with Index.create("library", pocket) as index:
         index.add_files(["files"])
@@ -147,8 +148,9 @@ def test_copies_are_one_result_that_names_the_others(run, library, tmp_path, req
     arguments = ("search", "what pumps the blood", "--in", "library", "-s", 1, "-k", 1)
     done = run(*arguments)
     assert done.code == 0 and done.out.endswith("the body.  (and 2 more places)\n")
-    names = {f"files/{name}" for name in ("heart.txt", "copy.txt", "again.txt")}
-    assert set(run(*arguments, "-l").out.split()) == names
+    assert set(run(*arguments, "-l").out.split()) == {
+        f"files/{name}" for name in ("heart.txt", "copy.txt", "again.txt")
+    }
     (document,) = json.loads(run(*arguments, "--json").out)["documents"]
     assert [place["line"] for place in document["also"]] == [2, 2]
     request.getfixturevalue("terminal")

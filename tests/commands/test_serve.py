@@ -78,8 +78,7 @@ def test_the_index_of_the_project_is_the_default(run, tmp_path, monkeypatch):
     assert run("serve", "--port", 0).err == "runnel: loading pocket\n"
     assert run("index").code == 0
     monkeypatch.chdir(tmp_path / "below")
-    done = run("serve", "--port", 0)
-    assert f"searching the index of {tmp_path}" in done.err
+    assert f"searching the index of {tmp_path}" in run("serve", "--port", 0).err
     assert (
         f"the index of {tmp_path} is not searched"
         in run("serve", "--port", 0, "-m", "pocket-mamba2").err

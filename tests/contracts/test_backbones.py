@@ -43,10 +43,8 @@ recurrent = pytest.mark.parametrize("architecture", RECURRENT, indirect=True)
 compiled = pytest.mark.parametrize("architecture", COMPILED, indirect=True)
 # Each precision and each width of the convolution is compiled separately, for up to a minute. The
 # fast tests have neither the widths of `NARROW` nor bf16 and 8 bits of `RARE`.
-NARROW, RARE = (
-    ("mamba1-narrow", "mamba1-smallest", "mamba2-narrow"),
-    ("mamba1", "mamba2-narrow", "rwkv7"),
-)
+NARROW = ("mamba1-narrow", "mamba1-smallest", "mamba2-narrow")
+RARE = ("mamba1", "mamba2-narrow", "rwkv7")
 
 
 def slow_if(ids: tuple[str, ...], shapes: list[Any]) -> list[Any]:
@@ -72,6 +70,8 @@ INT8_SHAPES = [
 ]
 NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
+IDS = token_ids(sum(LENGTHS))
+CU = cumulative(LENGTHS)
 
 
 def int8_backbone(entry: Architecture, config: str) -> Backbone:
@@ -102,12 +102,12 @@ def test_fast_step_equals_forward_and_double_precision(entry: Architecture, conf
     model = entry.build(config)
     model.prepare()
     assert (model.fast is not None) == model.has_kernels
-    ids, cu, make = token_ids(sum(LENGTHS)), cumulative(LENGTHS), torch.Generator().manual_seed(5)
-    added = torch.randn(len(ids), model.hidden_size, generator=make)  # to the embeddings
-    hidden, state = model(ids, cu, added=added)
+    make = torch.Generator().manual_seed(5)
+    added = torch.randn(len(IDS), model.hidden_size, generator=make)  # to the embeddings
+    hidden, state = model(IDS, CU, added=added)
     with torch.no_grad():
-        fast, fast_state = model(ids, cu, added=added)
-        exact, exact_state = entry.build(config).double()(ids, cu, added=added.double())
+        fast, fast_state = model(IDS, CU, added=added)
+        exact, exact_state = entry.build(config).double()(IDS, CU, added=added.double())
     assert torch.equal(added, torch.randn(added.shape, generator=make.manual_seed(5)))
     assert fast.dtype == torch.float32 and hidden.requires_grad
     assert fast_state.tokens.tolist() == list(LENGTHS)
@@ -123,7 +123,9 @@ def test_fast_step_equals_forward_and_double_precision(entry: Architecture, conf
 def test_fast_steps_of_any_lengths_from_states(
     entry: Architecture, config: str, lengths: tuple[int, ...]
 ) -> None:
-    model, ids, cu = entry.build(config), token_ids(sum(lengths)), cumulative(lengths)
+    model = entry.build(config)
+    ids = token_ids(sum(lengths))
+    cu = cumulative(lengths)
     with torch.no_grad():
         _, start = model(token_ids(len(lengths), seed=1), cumulative((1,) * len(lengths)))
         expected, end = model(ids, cu, start)
@@ -142,12 +144,11 @@ def test_fast_steps_of_any_lengths_from_states(
 )
 def test_neighbors_and_former_steps_change_no_bit(name: str, dtype: torch.dtype) -> None:
     """Not even NaN, which stays in memory that later steps of any size reuse."""
-    model, lengths = ARCHITECTURES[name].build(dtype=dtype), (7, 70, 1, 41)
-    ids, cu, zeros = (
-        token_ids(sum(lengths)),
-        cumulative(lengths),
-        torch.zeros(sum(lengths), model.hidden_size),
-    )
+    model = ARCHITECTURES[name].build(dtype=dtype)
+    lengths = (7, 70, 1, 41)
+    ids = token_ids(sum(lengths))
+    cu = cumulative(lengths)
+    zeros = torch.zeros(sum(lengths), model.hidden_size)
     others = [*range(7), *range(77, 119)]
     with torch.no_grad():
         model.prepare()
@@ -174,7 +175,9 @@ def test_neighbors_and_former_steps_change_no_bit(name: str, dtype: torch.dtype)
     "pieces", [(1,) * 12, (2, 1, 3, 0, 6), (11, 1), (63, 87), (64, 86), (65, 64, 21)]
 )
 def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int, ...]) -> None:
-    ids, state, parts = token_ids(sum(pieces)), None, []
+    ids = token_ids(sum(pieces))
+    state = None
+    parts = []
     with torch.set_grad_enabled(plain):
         whole, end = model(ids)
         for piece in ids.split(pieces):
@@ -187,14 +190,13 @@ def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     with torch.set_grad_enabled(plain):
         for lengths in ((0,), (0, 0, 0)):
             hidden, state = model(token_ids(0), cumulative(lengths))
             assert hidden.shape == (0, model.hidden_size) and state.tokens.tolist() == list(lengths)
-        hidden, state = model(ids, cu)
-        for s, (start, end) in enumerate(pairwise(cu.tolist())):
-            alone, alone_state = model(ids[start:end])
+        hidden, state = model(IDS, CU)
+        for s, (start, end) in enumerate(pairwise(CU.tolist())):
+            alone, alone_state = model(IDS[start:end])
             assert_close(hidden[start:end], alone)
             assert_states_close(state.select([s]), alone_state)
 
@@ -205,10 +207,8 @@ def test_pool_rows_are_read_forked_and_written(
     architecture: Architecture, model: Backbone, fast: bool
 ) -> None:
     """Also by sequences without tokens, which move a state as it is, or zeros."""
-    prefix, ends = (
-        token_ids(6, seed=1),
-        [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)],
-    )
+    prefix = token_ids(6, seed=1)
+    ends = [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)]
     runner = model if fast else architecture.build()
     pool = runner.new_state(6)
     for tensor in pool.tensors.values():
@@ -216,7 +216,8 @@ def test_pool_rows_are_read_forked_and_written(
     nowhere = torch.tensor([-1])
     runner.step(prefix, cumulative((6,)), pool, nowhere, torch.tensor([2]))
     kept = pool.clone()
-    reads, writes = torch.tensor([2, 2, -1, 2, -1]), torch.tensor([0, -1, 3, 4, 5])
+    reads = torch.tensor([2, 2, -1, 2, -1])
+    writes = torch.tensor([0, -1, 3, 4, 5])
     out = runner.step(torch.cat(ends), cumulative((4, 5, 2, 0, 0)), pool, reads, writes)
     whole = [
         model(ids) for ids in (torch.cat([prefix, ends[0]]), torch.cat([prefix, ends[1]]), ends[2])
@@ -268,12 +269,11 @@ def test_several_threads_at_once(model: Backbone) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) -> None:
     before = torch.get_num_threads()
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     with torch.no_grad():
-        expected, _ = model(ids, cu)
+        expected, _ = model(IDS, CU)
         torch.set_num_threads(threads)
         try:
-            hidden, _ = model(ids, cu)
+            hidden, _ = model(IDS, CU)
         finally:
             torch.set_num_threads(before)
     assert_close(hidden, expected, 5e-6)  # matrix products may be cut otherwise
@@ -283,7 +283,8 @@ def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) ->
 def test_a_copy_has_its_own_kernels_which_training_drops(
     architecture: Architecture, model: Backbone
 ) -> None:
-    twin, ids = copy.deepcopy(model), token_ids(5)
+    twin = copy.deepcopy(model)
+    ids = token_ids(5)
     assert twin.fast is not None and twin.fingerprint() == model.fingerprint()
     with torch.no_grad():
         assert_close(twin(ids)[0], model(ids)[0])
@@ -299,15 +300,15 @@ def test_a_copy_has_its_own_kernels_which_training_drops(
 
 @pytest.mark.parametrize(("entry", "config"), slow_if(RARE, SHAPES))
 def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
-    exact, half = entry.build(config), entry.build(config, torch.bfloat16)
+    exact = entry.build(config)
+    half = entry.build(config, torch.bfloat16)
     half.prepare()
     assert (half.fast is not None) == half.has_kernels
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     with torch.no_grad():
-        expected, _ = exact(ids, cu)
-        fast, state = half(ids, cu)
+        expected, _ = exact(IDS, CU)
+        fast, state = half(IDS, CU)
         half.fast = None
-        plain, plain_state = half(ids, cu)
+        plain, plain_state = half(IDS, CU)
     assert fast.dtype == torch.float32
     assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
     assert F.cosine_similarity(fast, expected).min() > 0.999
@@ -320,24 +321,24 @@ def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(
     entry: Architecture, config: str
 ) -> None:
     """The scales of a token's numbers are its own."""
-    exact, small = entry.build(config), int8_backbone(entry, config)
+    exact = entry.build(config)
+    small = int8_backbone(entry, config)
     # Mamba-1's narrow products stay with BLAS in fp32. On Intel processors without bf16 their last
     # bit depends on the rows.
     last_bit = 1e-6 if small.architecture == "mamba1" else 0.0
     assert small.fast is not None
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     with torch.no_grad():
-        expected, _ = exact(ids, cu)
-        fast, state = small(ids, cu)
-        again, _ = small(ids, cu, state if small.recurrent else None)
-        for s, (start, end) in enumerate(pairwise(cu.tolist())):
-            alone, alone_state = small(ids[start:end])
+        expected, _ = exact(IDS, CU)
+        fast, state = small(IDS, CU)
+        again, _ = small(IDS, CU, state if small.recurrent else None)
+        for s, (start, end) in enumerate(pairwise(CU.tolist())):
+            alone, alone_state = small(IDS[start:end])
             assert_close(fast[start:end], alone, last_bit)
             assert_states_close(state.select([s]), alone_state, last_bit)
-            assert torch.equal(copy.deepcopy(small)(ids[start:end])[0], alone)
+            assert torch.equal(copy.deepcopy(small)(IDS[start:end])[0], alone)
         small.fast = None
-        plain, plain_state = small(ids, cu)
-        plain_again, _ = small(ids, cu, plain_state if small.recurrent else None)
+        plain, plain_state = small(IDS, CU)
+        plain_again, _ = small(IDS, CU, plain_state if small.recurrent else None)
     assert fast.dtype == torch.float32
     assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
     for actual, wanted in (
@@ -380,7 +381,8 @@ EXTREMES = [
 def test_extreme_gates_give_finite_numbers(
     name: str, config: str, biases: dict[str, float], dtype: torch.dtype
 ) -> None:
-    model, ids = ARCHITECTURES[name].build(config, dtype), token_ids(100)
+    model = ARCHITECTURES[name].build(config, dtype)
+    ids = token_ids(100)
     with torch.no_grad():
         for layer in model.layers:
             for parameter, bias in biases.items():
@@ -398,7 +400,8 @@ def test_extreme_gates_give_finite_numbers(
 
 
 def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> None:
-    model, ids = architecture.build(), token_ids(20)
+    model = architecture.build()
+    ids = token_ids(20)
     expected, _ = model(ids)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden, state = model(ids)
@@ -412,7 +415,8 @@ def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> N
 def test_gradients_reach_every_parameter_and_all_inputs_also_where_layers_are_recomputed(
     model: Backbone,
 ) -> None:
-    trained, found = copy.deepcopy(model).train(), []
+    trained = copy.deepcopy(model).train()
+    found = []
     added = torch.randn(9, model.hidden_size, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         _, start = model(token_ids(4))

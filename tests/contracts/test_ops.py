@@ -54,7 +54,7 @@ CASES = [
     # tests/programs/interpreted_fla.py has those
     if not (INTERPRETED and b == "gpu" and o.partition("-")[0] in _THROUGH_FLA)
 ]
-CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
+CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]
 
 # How far an output of each dtype may lie from the truth, which starts from the same rounded inputs.
 TOLERANCE = {
@@ -78,7 +78,8 @@ def _generate(
     name: str, dtype: torch.dtype, lengths: tuple[int, ...], seed: int = 0
 ) -> tuple[Inputs, Tensor, Tensor | None]:
     """Numbers that fp32 has, in fp64 too: both have one truth."""
-    operator, g = OPERATORS[name], torch.Generator().manual_seed(seed)
+    operator = OPERATORS[name]
+    g = torch.Generator().manual_seed(seed)
     inputs = {
         k: (
             v.float().to(
@@ -100,10 +101,8 @@ def _values(name: str, backend: str, dtype: torch.dtype) -> list[Tensor]:
     inputs, cu, state = _generate(name, dtype, LENGTHS)
     kept = {k: v.clone() for k, v in inputs.items()}, None if state is None else state.clone()
     if backend == "reference":
-        inputs, state = (
-            {k: v.double() for k, v in inputs.items()},
-            None if state is None else state.double(),
-        )
+        inputs = {k: v.double() for k, v in inputs.items()}
+        state = None if state is None else state.double()
     starts = (None,) if state is None else (None, state)
     found = [tensor for start in starts for tensor in operator.call(inputs, cu, start, backend)]
     assert all(torch.equal(inputs[k], kept[0][k].to(inputs[k])) for k in inputs)
@@ -151,7 +150,8 @@ def _assert_close(actual: Tensor, truth: Tensor, what: str, tolerance: float | N
 
 @pytest.mark.parametrize(("name", "backend", "dtype"), CASES)
 def test_values_and_state_equal_the_reference(name: str, backend: str, dtype: torch.dtype) -> None:
-    found, truth = _values(name, backend, dtype), _truth(_values, name, dtype == torch.bfloat16)
+    found = _values(name, backend, dtype)
+    truth = _truth(_values, name, dtype == torch.bfloat16)
     for place, (actual, expected) in enumerate(zip(found, truth, strict=True)):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         assert actual.dtype == (wide if place % 2 else dtype)
@@ -209,11 +209,11 @@ def test_packing_and_splitting_change_nothing(name: str, backend: str, dtype: to
         )
     )
     def check(pieces: list[list[int]]) -> None:
-        lengths = tuple(sum(p) for p in pieces)
-        inputs, cu, state = _generate(name, dtype, lengths)
+        inputs, cu, state = _generate(name, dtype, tuple(sum(p) for p in pieces))
         whole, whole_end = operator.call(inputs, cu, state, backend)
         for s, (start, stop) in enumerate(pairwise(cu.tolist())):
-            carried, position = (None if state is None else state[s : s + 1]), start
+            carried = None if state is None else state[s : s + 1]
+            position = start
             for length in pieces[s]:
                 part = {
                     k: v[position : position + length] if k in operator.per_token else v
@@ -271,7 +271,8 @@ def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) ->
 
 
 def test_a_backend_that_cannot_run_says_why() -> None:
-    x, weight = torch.zeros(4, 3), torch.zeros(3, 4)
+    x = torch.zeros(4, 3)
+    weight = torch.zeros(3, 4)
     with pytest.raises(BackendUnavailable, match="float64"):
         causal_conv1d(x.double(), weight, backend="cpu")
     with pytest.raises(BackendUnavailable, match=r"selective_scan.*has none"):

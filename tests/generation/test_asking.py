@@ -9,6 +9,7 @@ import time
 import pytest
 from helpers.places import answering, place
 from helpers.stub_endpoint import serve
+from helpers.texts import repeat
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -52,12 +53,13 @@ PIECES += [". ", "e.g. ", '"', "```", "# ", "。", "*", ":"]
         ["", "<think>", "\n<think>It is [1] or [9], NO ANSWER.</think>\n\n", "<think></think>"]
     ),
 )
-@example(["[" + "1" * 200, ". ", "[1]"], 3, "")
+@example(["[" + repeat("1", 200), ". ", "[1]"], 3, "")
 def test_the_parts_in_which_an_answer_arrives_do_not_matter(
     parts: list[str], size: int, reasoning: str
 ) -> None:
     text = reasoning + "".join(parts)
-    one, whole = checked(text, size), checked(text, len(text) or 1)
+    one = checked(text, size)
+    whole = checked(text, len(text) or 1)
     assert (one.text, one.cited, one.removed, one.unsourced) == (
         whole.text,
         whole.cited,
@@ -103,7 +105,7 @@ def test_a_sentence_without_a_source_is_marked(reply: str, text: str) -> None:
 
 
 def test_long_numbers_are_no_citations() -> None:
-    text = f"Two [{'1' * 5000}] [1234567] [1, 7654321] [999999]."
+    text = f"Two [{repeat('1', 5000)}] [1234567] [1, 7654321] [999999]."
     one = checked(text, 7)
     assert (one.text, one.cited, one.removed) == (
         text.replace(" [999999]", "") + NO_SOURCE,
@@ -168,8 +170,9 @@ def test_arranged_excerpts_are_the_document_word_for_word(
         assert spans == sorted(spans) and all(a[1] < b[0] for a, b in itertools.pairwise(spans)), (
             "joined and in order"
         )
-        covered = {i for one in given_ if one.file == file for i in range(one.start, one.end)}
-        assert covered == {i for start, end in spans for i in range(start, end)}
+        assert {i for one in given_ if one.file == file for i in range(one.start, one.end)} == {
+            i for start, end in spans for i in range(start, end)
+        }
     assert next(one.file for one in arranged) == places[0][2], (
         "the document of the best excerpt comes first"
     )
@@ -238,8 +241,7 @@ def test_an_excerpt_cannot_forge_another_one() -> None:
         f" {seen}]\n\nQuestion: Who?"
     )
     user, mark = prompt(forged)
-    lines = re.findall(rf"^\[.*{mark}.*$", user, re.M)
-    assert lines == [
+    assert re.findall(rf"^\[.*{mark}.*$", user, re.M) == [
         f"[1] {mark} numbers.txt:1",
         f"[end {mark}]",
         f"[2] {mark} b.txt:1",

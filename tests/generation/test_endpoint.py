@@ -113,7 +113,8 @@ def test_the_model_must_be_clear(stub: Stub) -> None:
     stub.loading = 9
     with pytest.raises(EndpointError, match=r"503: .*--llm-model"):
         ask(stub, retries=1)
-    stub.models, stub.loading = ["stub"], 2
+    stub.models = ["stub"]
+    stub.loading = 2
     assert Endpoint(stub.url).model == "stub" and stub.loading == 0, (
         "it is asked again while it loads its model"
     )

@@ -1,7 +1,5 @@
 """Stand-ins for the processes of a benchmark, which answer at once as a test chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar

@@ -109,7 +109,8 @@ def current(tab: Page) -> list[str]:
     settle(tab)
     assert tab.evaluate("""() => {
             const [range] = CSS.highlights.get("current");
-            const [box, pane] = [range.getBoundingClientRect(), document.querySelector("#text").getBoundingClientRect()];
+            const box = range.getBoundingClientRect();
+            const pane = document.querySelector("#text").getBoundingClientRect();
             return box.height > 0 && box.top >= pane.top && box.bottom <= pane.bottom;
         }""")
     return marked(tab, "current")

@@ -37,9 +37,8 @@ def write_checkpoint(
         (folder / "config.json").write_text(
             config if isinstance(config, str) else json.dumps(config)
         )
-    save_file(tensors, folder / file) if file.endswith(".safetensors") else torch.save(
-        tensors, folder / file
-    )
+    save = save_file if file.endswith(".safetensors") else torch.save
+    save(tensors, folder / file)
     return folder
 
 
@@ -64,7 +63,10 @@ def refused(source: Path | tuple[dict[str, Tensor], dict[str, Any] | None], *var
     length that has these parts.
     """
     with pytest.raises(CheckpointError) as caught:
-        load_backbone(source, "float32") if isinstance(source, Path) else built(*source)
+        if isinstance(source, Path):
+            load_backbone(source, "float32")
+        else:
+            built(*source)
     message = str(caught.value)
     assert (source.name if isinstance(source, Path) else "that/folder") in message and len(
         message
@@ -77,10 +79,11 @@ def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dt
     header: dict[str, object] = {}
     end = 0
     for name, shape in shapes.items():
-        start, end = end, end + math.prod(shape) * dtype.itemsize
+        start = end
+        end += math.prod(shape) * dtype.itemsize
         header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header)
-    text += " " * (-len(text) % 8)
+    text = text.ljust(len(text) + -len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text.encode())
         file.truncate(8 + len(text) + end)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer.rich_utils  # noqa: F401 (it reads FORCE_COLOR when it is imported, which `terminal` must not change)
+import typer.rich_utils  # noqa: F401 (it reads FORCE_COLOR at import, which `terminal` must not)
 from helpers.children import GIVE_UP_S
 
 import runnel.cli
@@ -39,6 +39,16 @@ class Ended:
     code: int | str | None
     out: str
     err: str
+
+    def ok(self) -> Ended:
+        """Assert that the command did what it was asked to."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, *parts: str, code: int = 1) -> None:
+        """Assert that the command failed with an error that has these parts."""
+        assert self.code == code, self.err
+        assert all(part in self.err for part in parts), self.err
 
 
 @pytest.fixture
@@ -66,7 +76,8 @@ def run(
         # pytest has handlers of its own, so `display` adds none
         others = [one for one in logging.root.handlers if not isinstance(one, display.LogLines)]
         monkeypatch.setattr(logging.root, "handlers", [*others, display.LogLines()])
-        handler, level = signal.getsignal(signal.SIGINT), logging.getLogger("runnel").level
+        handler = signal.getsignal(signal.SIGINT)
+        level = logging.getLogger("runnel").level
         try:
             with pytest.raises(SystemExit) as end:
                 runnel.cli.main()
@@ -169,7 +180,8 @@ class FakeEmbedder:
     dimension, truncated = 3, 0
 
     def __init__(self, stop_after: int | None = None) -> None:
-        self.model, self.stop_after = fake_model(), stop_after
+        self.model = fake_model()
+        self.stop_after = stop_after
         self.seen: list[str] = []
         self.options: list[tuple[str | None, int | None]] = []
 
@@ -217,7 +229,8 @@ class FakeReranker:
     reads_pairs = True
 
     def __init__(self, remembers: bool = True) -> None:
-        self.model, self.remembers = fake_model(), remembers
+        self.model = fake_model()
+        self.remembers = remembers
         self.remembered: list[tuple[list[str], Path | None, str]] = []
         self.ranked: list[str] = []
 

@@ -8,6 +8,8 @@ from math import cos, radians, sin
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers.texts import repeat
+
 OPEN_XML, RELATIONS = "http://schemas.openxmlformats.org", "officeDocument/2006/relationships"
 Piece = tuple[float | None, float, float, str]
 Line = str | Sequence[Piece] | None
@@ -61,8 +63,8 @@ def pdf(
                 f"<< /Title ({title}) /Parent {first} 0 R {near}/Dest [{5 + 2 * page} 0 R /Fit] >>"
             )
     extra = (
-        f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{'11' * 32}> /U <{'22' * 32}> >> /ID"
-        " [<00> <00>]"
+        f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{repeat('11', 32)}>"
+        f" /U <{repeat('22', 32)}> >> /ID [<00> <00>]"
         if encrypted
         else ""
     )
@@ -176,19 +178,23 @@ def _escape(line: str) -> str:
 
 
 def _assemble(objects: Sequence[str], extra: str) -> bytes:
-    out, places = bytearray(b"%PDF-1.4\n"), []
+    out = bytearray(b"%PDF-1.4\n")
+    places = []
     for number, body in enumerate(objects, start=1):
         places.append(len(out))
         out += f"{number} 0 obj\n{body}\nendobj\n".encode("cp1252")
     start = len(out)
     out += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n".encode()
     out += b"".join(b"%010d 00000 n \n" % place for place in places)
-    out += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R {extra} >>\nstartxref\n{start}\n%%EOF\n".encode()
+    trailer = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R {extra} >>"
+    out += f"{trailer}\nstartxref\n{start}\n%%EOF\n".encode()
     return bytes(out)
 
 
-_CONTAINER = """<?xml version="1.0"?><container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container">
-<rootfiles><rootfile full-path="OEBPS/book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>"""
+_CONTAINER = """<?xml version="1.0"?>
+<container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
+<rootfile full-path="OEBPS/book.opf" media-type="application/oebps-package+xml"/>
+</rootfiles></container>"""
 
 
 def epub(
@@ -240,8 +246,8 @@ def docx(
     parts: Mapping[str, str] | None = None,
     more: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """A Word file. `body`: the XML of its paragraphs and tables. `parts`: {kind of relation, such as
-    "numbering": the XML of the content of the part}. `more`: {name in the archive: content}.
+    """A Word file. `body`: the XML of its paragraphs and tables. `parts`: {kind of relation, such
+    as "numbering": the XML of the content of the part}. `more`: {name in the archive: content}.
     """
     spaces = " ".join(
         f'xmlns:{name}="{OPEN_XML}/{rest}"'

@@ -1,7 +1,5 @@
 """Made-up evidence for training tests: the query is the words of one sentence of the document."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

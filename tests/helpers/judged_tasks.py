@@ -10,33 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.command_line import Ended, FakeEmbedder, Words
-from helpers.qa_files import write_rows
+from helpers.files import write_files
 
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """Three judged queries, of which one shares no word with any document."""
-    (tmp_path / "beir").mkdir()
     documents = ["red cat", "blue cat", "red red dog", "a blue bird and a red cat and a dog", " "]
     rows = (
         json.dumps({"_id": f"d{n}", "title": "", "text": text}) + "\n"
         for n, text in enumerate(documents)
     )
-    (tmp_path / "beir" / "corpus.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
     queries = {"1": "blue cats cat", "2": "red dog", "3": "zebra", "4": "not judged"}
-    write_rows(
-        tmp_path / "beir" / "queries.jsonl",
-        [{"_id": q, "text": text} for q, text in queries.items()],
+    judged = ["1\td1\t2", "1\td0\t1", "2\td0\t1", "2\td2\t0", "3\td4\t1"]
+    write_files(
+        tmp_path / "beir",
+        {
+            "corpus.jsonl.gz": gzip.compress("".join(rows).encode()),
+            "queries.jsonl": [{"_id": q, "text": text} for q, text in queries.items()],
+            "qrels/test.tsv": ["query-id\tcorpus-id\tscore", *judged],
+        },
     )
-    judged = [
-        "query-id\tcorpus-id\tscore",
-        "1\td1\t2",
-        "1\td0\t1",
-        "2\td0\t1",
-        "2\td2\t0",
-        "3\td4\t1",
-    ]
-    write_rows(tmp_path / "beir" / "qrels" / "test.tsv", judged)
     return tmp_path / "beir"
 
 

@@ -1,7 +1,5 @@
 """Qdrant's local mode in place of a server, for tests of the Qdrant store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Every operator at a few shapes, for the contract of `tests/contracts/test_ops.py`."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable
@@ -84,8 +82,9 @@ def normal(generator: torch.Generator, *shape: int) -> Tensor:
 
 def _conv(channels: int, width: int, *, bias: bool) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {"x": normal(g, tokens, channels), "weight": normal(g, channels, width)}
-        return inputs | ({"bias": normal(g, channels)} if bias else {})
+        return {"x": normal(g, tokens, channels), "weight": normal(g, channels, width)} | (
+            {"bias": normal(g, channels)} if bias else {}
+        )
 
     return Operator(make, causal_conv1d, (channels, width - 1), ("x",), ("weight", "bias"))
 
@@ -183,7 +182,8 @@ def _trapezoid(heads: int, rank: int, width: int, size: int) -> Operator:
     )
 
 
-_MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
+_MODERATE = ((-5.0, 8.0), (-3.0, 6.0))
+_STRONG = ((-15.0, 15.0), (-15.0, 15.0))
 
 
 def _gated_norm(channels: int, groups: int) -> Operator:

@@ -1,30 +1,14 @@
 """Made-up files of question answering in the layouts of the suites, a few rows each."""
 
-import json
 from pathlib import Path
-from typing import Any
+
+from helpers.files import read_rows, write_rows
 
 from runnel.lab.evaluation.qa.loading import QaSet, read_qa_sets
 
+__all__ = ["ATTIC", "CELLAR", "read_one", "read_rows", "shown", "write_rows"]
 ATTIC = "The letters are in the attic. Ada found them in 1912."
 CELLAR = "The wine is in the cellar. Nobody has counted it."
-
-
-def write_rows(path: Path, rows: list[Any]) -> Path:
-    """Write jsonl, in which a text is written as it is, or parquet."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        import pyarrow.parquet  # other tests run without it
-
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-        return path
-    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def read_rows(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def read_one(path: Path) -> QaSet:

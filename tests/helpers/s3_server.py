@@ -3,8 +3,6 @@
 One request at a time is answered, so that "write only if there is none" is as atomic as S3's.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading
@@ -31,7 +29,8 @@ class S3Server:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         match = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
-        key, path = match[1] if match else "", environ["PATH_INFO"]
+        key = match[1] if match else ""
+        path = environ["PATH_INFO"]
         if self.refuse:
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [f"<Error><Code>{self.refuse}</Code><Message>no</Message></Error>".encode()]

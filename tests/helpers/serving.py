@@ -45,7 +45,8 @@ def serving(
         held = load_model(model, arrays=True) if isinstance(model, str) else model
         load = partial(Loaded, name, held, settings.index)
     app = create_app(settings, load)
-    socket, ready = bind(settings), threading.Event()
+    socket = bind(settings)
+    ready = threading.Event()
     server = Server(app, app.state.context, ready.set)
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()

@@ -6,8 +6,6 @@ is compiled, in a process whose NUMBA_CACHE_DIR is its own: numba's cache does n
 replaced.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 
@@ -60,11 +58,9 @@ def multiply_rows(
     bits = as_bits(left)
     for c in range(0, min(BLOCK, right_row), TILE_COLUMNS):
         for r in range(0, rows, TILE_ROWS):
-            own, row, factor = (
-                shift(sums, r * sums_row + c),
-                shift(left, r * left_row),
-                0.0 if fresh else 1.0,
-            )
+            own = shift(sums, r * sums_row + c)
+            row = shift(left, r * left_row)
+            factor = 0.0 if fresh else 1.0
             strided_product(
                 bits, own, sums_row, factor, row, left_row, 1, shift(right, c), right_row, depth
             )

@@ -1,7 +1,5 @@
 """Documents with made-up vectors, for tests of the stores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,17 +52,14 @@ def seen(store: Any, words: str) -> tuple[Any, ...]:
     """Return what a reader gets: the documents, texts of the passages near a vector, what `words`
     find, and the last count.
     """
-    passages, near, lexical = (
-        passages_of(store),
-        store.nearest(unit(1, 1, 1, 1), 9999, []),
-        store.lexical(words, 9999, []),
-    )
+    passages = passages_of(store)
+    near = store.nearest(unit(1, 1, 1, 1), 9999, [])
+    lexical = store.lexical(words, 9999, [])
     texts = {(one.document, one.number): passages[one.document, one.number].text for one in near}
-    found = {(one.document, one.number) for one in lexical}
     return (
         store.documents(list(store.content_hashes())),
         texts,
-        found,
+        {(one.document, one.number) for one in lexical},
         store.last_commit().documents,
     )
 

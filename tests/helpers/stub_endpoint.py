@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+from helpers.texts import repeat
+
 JSON = "application/json"
 HEAD = {"id": "1", "created": 1, "model": "stub"}
 WORD = {"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}
@@ -87,6 +89,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(sent)
         self.stub.asked.append(body)
         self.stub.headers.append(self.headers)
+        padding = repeat("x", self.stub.padding)
         repeated = f"{self.path} Authorization: {self.headers['Authorization']}"
         fault = self.stub.faults.popleft() if self.stub.faults else None
         if isinstance(fault, int):
@@ -101,22 +104,14 @@ class Handler(BaseHTTPRequestHandler):
             )
         elif fault == "repeats":
             self._send(
-                {
-                    "error": {
-                        "message": f"{'x' * self.stub.padding} {repeated}, and again {repeated}"
-                    }
-                },
+                {"error": {"message": f"{padding} {repeated}, and again {repeated}"}},
                 401,
             )
         elif fault == "moved with it":
             self._raw(
                 b"",
                 307,
-                {
-                    "Location": (
-                        f"http://localhost/{'x' * self.stub.padding}/{repeated.replace(' ', '/')}"
-                    )
-                },
+                {"Location": f"http://localhost/{padding}/{repeated.replace(' ', '/')}"},
             )
         elif fault in ENDLESS:
             self._pour(ENDLESS[fault], pause_s=0.02 if fault == "comments" else 0.0)

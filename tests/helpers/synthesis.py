@@ -14,7 +14,7 @@ NUMBERED = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
 def story(sentences: int, name: str = "Berg") -> str:
     """Return a text of short sentences, each different; every fifth ends its line."""
     return " ".join(
-        f"In year {n} keeper {name} repaired wheel {n * 7}." + "\n" * (n % 5 == 0)
+        f"In year {n} keeper {name} repaired wheel {n * 7}." + ("" if n % 5 else "\n")
         for n in range(sentences)
     )
 

@@ -2,8 +2,6 @@
 but quality is real.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

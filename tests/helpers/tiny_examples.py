@@ -1,7 +1,5 @@
 """Tiny runs of shipped recipes: random models, and made-up examples."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -145,9 +143,8 @@ def _encoder(tokenizer: Tokenizer) -> Model:
     backbone = Encoder(
         EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id)
     )
-    features = TokenFeatures(tokenizer.vocab_size, _WIDTH)
     heads = {
-        "features": features,
+        "features": TokenFeatures(tokenizer.vocab_size, _WIDTH),
         "embed": PlainMeanVector(),
         "sentences": HeldHead(VectorScore(_WIDTH, size=8)),
     }
@@ -163,7 +160,8 @@ def write_examples(path: Path, *, evidence: bool, number: int = 0) -> None:
     """Made-up examples, others for each set. A query of triples has two positives, a sentence and
     its document.
     """
-    made, rows = examples(100, seed=number, sentences=(3, 6)), list[dict[str, Any]]()
+    made = examples(100, seed=number, sentences=(3, 6))
+    rows = list[dict[str, Any]]()
     for place, one in enumerate(made):
         [(start, end)] = one.spans
         sentence = one.document[start:end]

@@ -2,8 +2,6 @@
 live tensors.
 """
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A tiny random transformer of each architecture, as folders of the transformers library."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

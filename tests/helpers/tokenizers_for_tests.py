@@ -41,7 +41,8 @@ def _trained(model: Any, trainer: Any, pre: Any, normalizer: Any = None) -> toke
 
 
 def _byte_level(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
-    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), ["<|endoftext|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<|endoftext|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=500, initial_alphabet=alphabet, special_tokens=special, show_progress=False
     )

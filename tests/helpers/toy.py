@@ -4,8 +4,6 @@ with gains of 1 at first.
 It is what docs/contributing.md asks for of `model.py`, and no more.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,13 +27,15 @@ class ToyConfig(BackboneConfig):
 class ToyLayer(nn.Module):
     def __init__(self, config: ToyConfig) -> None:
         super().__init__()
-        self.decay, self.gain = config.decay, nn.Parameter(torch.ones(config.hidden_size))
+        self.decay = config.decay
+        self.gain = nn.Parameter(torch.ones(config.hidden_size))
 
     def forward(
         self, hidden: Tensor, cu_seqlens: Tensor, before: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """hidden (T, D), before (S, D) -> the same, both new."""
-        out, ends = torch.empty_like(hidden), []
+        out = torch.empty_like(hidden)
+        ends = []
         for i, (a, b) in enumerate(
             zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)
         ):

@@ -1,8 +1,6 @@
 """The modules for LangChain, LlamaIndex and Haystack: each call is one of runnel; then what one
 library alone asks for, and what all say where their library is missing."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import sys
@@ -12,6 +10,7 @@ import haystack
 import numpy as np
 import pytest
 from haystack.core.serialization import component_from_dict, component_to_dict
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 from langchain_core import documents as langchain
 from llama_index.core import schema as llama_index
@@ -204,7 +203,8 @@ def index(tmp_path_factory):
 
 def test_vectors_are_those_of_the_embedder_with_its_prompts(adapter, tmp_path):
     # has a prompt for queries
-    embedder, long = Embedder(tiny_model(tmp_path)), "the cat sat on the mat " * 9
+    embedder = Embedder(tiny_model(tmp_path))
+    long = repeat("the cat sat on the mat ", 9)
     np.testing.assert_array_equal(adapter.query(embedder, "a cat"), embedder.encode_query("a cat"))
     np.testing.assert_array_equal(
         adapter.texts(embedder, ["a cat", "a dog"]), embedder.encode_document(["a cat", "a dog"])
@@ -236,7 +236,8 @@ def test_a_blank_text_of_a_batch_has_a_vector_of_its_own_and_one_note(adapter, t
 
 
 def test_texts_are_ranked_as_by_the_reranker(adapter, model, tmp_path):
-    reranker, long = Reranker(model), {"long": "the cat sat on the mat " * 9}
+    reranker = Reranker(model)
+    long = {"long": repeat("the cat sat on the mat ", 9)}
     ranked = adapter.rerank(reranker, "dog", TEXTS)
     assert ranked == [
         (list(TEXTS)[int(hit.id)], hit.score, META)
@@ -295,7 +296,8 @@ def test_sentences_are_the_best_of_all_texts_once_each_with_their_places(adapter
 
 def test_an_index_is_searched(adapter, index):
     question = "What does the river do?"
-    hits, parts = index.search(question, sentences=0), index.search(question, sentences=1)
+    hits = index.search(question, sentences=0)
+    parts = index.search(question, sentences=1)
     found = adapter.search(index, question)
     assert [row[:3] for row in found] == [(hit.id, hit.text, hit.score) for hit in hits]
     assert {row[0]: row[3] for row in found} == {
@@ -418,7 +420,8 @@ def test_haystack_puts_metadata_before_the_text(tmp_path):
         haystack.Document(id=name, content=text, meta={"title": name, "year": 2020})
         for name, text in TEXTS.items()
     ]
-    embedder, fields = Embedder(tiny_model(tmp_path)), ["title", "year", "none"]
+    embedder = Embedder(tiny_model(tmp_path))
+    fields = ["title", "year", "none"]
     titled = for_haystack.RunnelDocumentEmbedder(embedder, fields, embedding_separator=" | ").run(
         documents
     )["documents"]
@@ -451,7 +454,8 @@ def test_llama_index_components_are_stored_by_name_and_loaded_again():
 def test_llama_index_gives_a_batch_in_one_call_and_metadata_to_the_reranker(model, monkeypatch):
     (one,) = for_llama_index.RunnelRerank(Reranker(model)).postprocess_nodes(NODES, query_str="dog")
     assert one.score == Reranker(model).score("dog", ["title: river\n\nThe dog sat."])[0]
-    calls, encode = [], Embedder.encode
+    calls = []
+    encode = Embedder.encode
     monkeypatch.setattr(
         Embedder,
         "encode",

@@ -2,8 +2,6 @@
 and print what they say.
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

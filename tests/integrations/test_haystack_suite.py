@@ -1,7 +1,5 @@
 """The suite that Haystack publishes for document stores, on ours."""
 
-from __future__ import annotations
-
 import pytest
 from haystack import Document
 from haystack.document_stores.errors import DuplicateDocumentError

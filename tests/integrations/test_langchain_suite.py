@@ -1,8 +1,6 @@
 """The suite that LangChain publishes for its integrations, langchain-tests, on embeddings, retriever
 and vector store."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_tests.integration_tests import (
     EmbeddingsIntegrationTests,

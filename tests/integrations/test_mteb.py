@@ -2,8 +2,6 @@
 D.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mteb
@@ -44,11 +42,9 @@ def described(name, kind, prompt=None):
 
 
 def test_each_is_what_mteb_calls_it(model, tmp_path):
-    encoder, reranker, index = (
-        MtebEncoder(Embedder(model)),
-        MtebReranker(Reranker(model)),
-        MtebIndex(Embedder(model), tmp_path),
-    )
+    encoder = MtebEncoder(Embedder(model))
+    reranker = MtebReranker(Reranker(model))
+    index = MtebIndex(Embedder(model), tmp_path)
     assert isinstance(encoder, EncoderProtocol) and not isinstance(encoder, SearchProtocol)
     assert isinstance(reranker, CrossEncoderProtocol) and not isinstance(reranker, EncoderProtocol)
     assert isinstance(index, SearchProtocol) and not isinstance(index, EncoderProtocol)

@@ -2,8 +2,6 @@
 killed on the way.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -98,7 +96,8 @@ def content(index: Index) -> tuple[list, list, np.ndarray]:
 
 
 def check_same(index: Index, alone: Index) -> None:
-    made, wanted = content(index), content(alone)
+    made = content(index)
+    wanted = content(alone)
     assert made[:2] == wanted[:2] and len(made[0]) == DOCUMENTS
     np.testing.assert_allclose(made[2], wanted[2], atol=1e-5)
 
@@ -107,7 +106,8 @@ def test_an_index_is_whole_when_a_worker_is_killed(
     cluster, work, embedder, files, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(runnel_ray, "_Worker", LoggedWorker)
-    hang, log = work / "hang", work / "log"
+    hang = work / "hang"
+    log = work / "log"
     hang.touch()
     victims: list[str] = []
 

@@ -2,8 +2,6 @@
 training, saved and loaded.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
@@ -63,7 +61,8 @@ def scores(model: Model | Path) -> np.ndarray:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_vectors_and_scores_are_those_of_runnel(model: Model, batch_size: int) -> None:
-    there, here = sentence_transformer(model), Embedder(model)
+    there = sentence_transformer(model)
+    here = Embedder(model)
     close(there.encode(TEXTS, batch_size=batch_size), here.encode(TEXTS))
     close(there.encode_query(TEXTS, batch_size=batch_size), here.encode_query(TEXTS))
     close(there.encode_document(TEXTS, batch_size=batch_size), here.encode_document(TEXTS))
@@ -103,7 +102,8 @@ def test_inference_follows_the_weights_and_builds_kernels_only_for_new_ones(
     """Whether the change came in training mode, or without any change of mode as `load_state_dict`
     makes it.
     """
-    embedder, reranker = sentence_transformer(model), cross_encoder(model)
+    embedder = sentence_transformer(model)
+    reranker = cross_encoder(model)
     built: list[bool] = []
     prepare = model.backbone.prepare
     monkeypatch.setattr(model.backbone, "prepare", lambda: (built.append(True), prepare())[1])
@@ -202,7 +202,8 @@ def test_training_gives_the_same_numbers_and_gradients_of_what_is_trained(
     model: Model, make: Any
 ) -> None:
     embeds = make is sentence_transformer
-    there, key = make(model), "sentence_embedding" if embeds else "scores"
+    there = make(model)
+    key = "sentence_embedding" if embeds else "scores"
     wanted = Embedder(model).encode(TEXTS) if embeds else scores(model)[:, None]
     there.train()
     features = there.preprocess(TEXTS if embeds else PAIRS)
@@ -373,7 +374,8 @@ def other(request, tmp_path):
 
 
 def test_scores_are_those_of_the_reranker_and_a_saved_folder_loads_in_the_library(other, tmp_path):
-    there, here = cross_encoder(other), Reranker(other)
+    there = cross_encoder(other)
+    here = Reranker(other)
     expected = np.concatenate([here.score(query, REPEATED) for query in ("a dog", "the river")])
     assert len(set(expected.round(6).tolist())) > 4
     for batch_size in (1, 3, 32):
@@ -399,7 +401,8 @@ def test_scores_are_those_of_the_reranker_and_a_saved_folder_loads_in_the_librar
 
 
 def test_a_blank_text_of_a_batch_has_a_vector_of_its_own(model, caplog):
-    there, blank = sentence_transformer(model), np.eye(1, Embedder(model).dimension)[0]
+    there = sentence_transformer(model)
+    blank = np.eye(1, Embedder(model).dimension)[0]
     found = there.encode(["cat", "", TEXT, " \n"], batch_size=2)
     close(found[[0, 2]], Embedder(model).encode(["cat", TEXT]))
     close(found[[1, 3]], [blank] * 2)
@@ -414,7 +417,8 @@ def test_a_blank_text_of_a_batch_has_a_vector_of_its_own(model, caplog):
 @pytest.mark.parametrize("name", ["pocket", "tiny"])
 def test_tokens_have_vectors_from_which_the_text_is_pooled(name, model):
     model = load_model("pocket", dtype="float32") if name == "pocket" else model
-    there, embedder = sentence_transformer(model), Embedder(model)
+    there = sentence_transformer(model)
+    embedder = Embedder(model)
     texts = ["cat", TEXT, "", "the dog sat on the mat"]
     tokens = there.encode(texts, output_value="token_embeddings", batch_size=3)
     whole = embedder.encode([text for text in texts if text])
@@ -443,7 +447,8 @@ def test_a_folder_says_by_which_class_it_loads_and_options_without_meaning_are_r
 ):
     Embedder(model).save(tmp_path / "embedder")
     Reranker(model).save(tmp_path / "reranker")
-    right, wrong = tmp_path / "embedder", tmp_path / "reranker"
+    right = tmp_path / "embedder"
+    wrong = tmp_path / "reranker"
     if kind is CrossEncoder:
         right, wrong = wrong, right
     options = {"trust_remote_code": True, "local_files_only": True}

@@ -1,8 +1,6 @@
 """The stores of LangChain, LlamaIndex and Haystack over an index: what a user of any of them expects,
 on the same texts."""
 
-from __future__ import annotations
-
 import datetime
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

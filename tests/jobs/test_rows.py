@@ -2,8 +2,6 @@
 them, in order.
 """
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -27,7 +25,8 @@ def test_shards_part_the_lines_exactly(content, count):
     shards = [Shard(number, count).of(len(content)) for number in range(1, count + 1)]
     sizes = [end - start for start, end in shards]
     assert max(sizes) - min(sizes) <= 1
-    parts, before = [], 0  # lines, as Python counts them
+    parts = []
+    before = 0  # lines, as Python counts them
     for edges in shards:
         start, end = (line_start(io.BytesIO(content), at) for at in edges)
         parts.append(FileRange(io.BytesIO(content), start, end).readall())
@@ -45,5 +44,5 @@ def test_a_shard_is_written_as_two_numbers():
     shard = Shard.parse("2/8")
     assert (shard, str(shard)) == (Shard(2, 8), "2/8")
     for bad in ("0/2", "3/2", "2", "a/b", "1/0", "-1/2", "1/2/3", " 1/2", "¹/2", ""):
-        with pytest.raises(InputError, match="--shard must be I/N with 1 <= I <= N, like 2/8"):
+        with pytest.raises(InputError, match=r"--shard.*1 <= I <= N"):
             Shard.parse(bad)

@@ -73,10 +73,10 @@ def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
         if parameter.requires_grad:
             assert parameter.grad is not None and bool(parameter.grad.any()), name
     assert all(parameter.requires_grad for parameter in model.heads.parameters())
-    layers, ids = (
-        [name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")],
-        [np.arange(5, 14)],
-    )
+    layers = [
+        name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")
+    ]
+    ids = [np.arange(5, 14)]
     assert layers == linear and len(lora(model.backbone)) == 2 * len(layers)
     with torch.no_grad():
         vector = vectors(model, ids, Long())
@@ -136,8 +136,7 @@ def test_four_bits(tmp_path: Path, architecture: str) -> None:
     small = {name for name, layer in layers.items() if layer.weight.dtype == torch.uint8}
     wide = {"mamba1": ("x_proj", "dt_proj"), "rwkv7": ("_down", "_up")}.get(architecture, ())
     assert small == {n for n in layers if not n.endswith(wide)}
-    quantized = outputs(model)
-    assert 1e-4 < (quantized - plain).abs().max() < 5
+    assert 1e-4 < (outputs(model) - plain).abs().max() < 5
     train_a_little(model)
     gradients = []
     for long in (Long(), Long(segment_tokens=8, recompute=True)):

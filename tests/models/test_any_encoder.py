@@ -41,7 +41,8 @@ def write_roberta(folder: Path) -> Path:
     sentences is one piece.
     """
     folder.mkdir(parents=True)
-    tokenizer, alphabet = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = Tokenizer(models.BPE())
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     options = {
         "vocab_size": 900,
@@ -83,7 +84,8 @@ def test_remembered_documents_score_as_read_ones(
     retriever: SentenceRetriever, tmp_path: Path
 ) -> None:
     (remembered,) = retriever.remember([TEXT])
-    read, again = retriever.score(QUERY, TEXT), retriever.score(QUERY, remembered)
+    read = retriever.score(QUERY, TEXT)
+    again = retriever.score(QUERY, remembered)
     assert [s.score for s in again] == [s.score for s in read] and "".join(
         s.text for s in read
     ) == TEXT
@@ -121,8 +123,9 @@ def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRet
             edges.append(sentence)
     assert len(edges) > 2
     for a, b in pairwise([*edges, len(document)]):
-        tokens = document.ids[document.bounds[a] : document.bounds[b]]
-        row = np.array([begin, *prompt, *tokens, end])
+        row = np.array(
+            [begin, *prompt, *document.ids[document.bounds[a] : document.bounds[b]], end]
+        )
         hidden = model.backbone(torch.from_numpy(row))[0][1 + len(prompt) : -1]
         for sentence in range(a, b):
             own = hidden[
@@ -131,7 +134,7 @@ def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRet
             ]
             sums = torch.from_numpy(document.sums()[sentence])
             assert torch.nn.functional.cosine_similarity(sums, own.sum(0), dim=0) > 0.999  # 8 bits
-    query = next(retriever.scorer.read_queries([QUERY]))  # type: ignore[union-attr]
+    query = next(retriever.scorer.read_queries([QUERY]))
     asked = model.tokenizer.encode(model.prompts.get("query", "") + QUERY).ids
     mean = model.backbone(torch.from_numpy(np.array([begin, *asked, end])))[0].mean(0)
     assert (
@@ -195,10 +198,8 @@ def test_an_encoder_without_markers_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mark", ["▁", "Ġ"])
 def test_words_are_those_of_a_wordpiece_vocabulary(mark: str) -> None:
     """The same BM25 as over plain words, one piece each."""
-    texts, queries = (
-        [*SENTENCES, "River (river) mat-sat. ", "Cats! No rivers. "],
-        ["The river runs", "cat dog sea"],
-    )
+    texts = [*SENTENCES, "River (river) mat-sat. ", "Cats! No rivers. "]
+    queries = ["The river runs", "cat dog sea"]
 
     def features(split: Callable[[str], list[str]], query: str) -> np.ndarray:
         pieces = dict.fromkeys(
@@ -206,10 +207,8 @@ def test_words_are_those_of_a_wordpiece_vocabulary(mark: str) -> None:
         )
         numbers = {piece: number for number, piece in enumerate(pieces)}
         *rows, asked = ([numbers[piece] for piece in split(text)] for text in [*texts, query])
-        table, bounds = (
-            word_table(numbers, np.ones(len(numbers), np.float32)),
-            np.cumsum([0, *map(len, rows)]),
-        )
+        table = word_table(numbers, np.ones(len(numbers), np.float32))
+        bounds = np.cumsum([0, *map(len, rows)])
         found = sentence_features(np.concatenate(rows), bounds, np.array(asked), table)
         return found[:, [0, 1, 4, 8, 12]]
 

@@ -48,7 +48,8 @@ def refused(message: str, call: Callable[..., Any], *arguments: Any, **options: 
 
 
 def test_rerankers_and_retrievers(reranker: Reranker) -> None:
-    retriever, memory = SentenceRetriever(reranker.model), reranker.remember([TEXT])
+    retriever = SentenceRetriever(reranker.model)
+    memory = reranker.remember([TEXT])
     for query in NO_TEXTS:
         for call, document in (
             (reranker.score, [TEXT]),
@@ -136,9 +137,9 @@ def test_generators_and_arrays_are_collections(reranker: Reranker) -> None:
         (TEXT, "dog"),
         documents,
     ):
-        assert {hit.id for hit in reranker.rank("cat", given, np.int64(2))} == {"0", "1"}  # type: ignore[arg-type]
+        assert {hit.id for hit in reranker.rank("cat", given, np.int64(2))} == {"0", "1"}
     by_name = {"a": TEXT, "b": "dog"}
-    assert np.array_equal(reranker.score("cat", by_name), reranker.score("cat", [TEXT, "dog"]))  # type: ignore[arg-type]
+    assert np.array_equal(reranker.score("cat", by_name), reranker.score("cat", [TEXT, "dog"]))
     assert {hit.id for hit in reranker.rank("cat", by_name)} == {"a", "b"}
 
 

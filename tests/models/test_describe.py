@@ -105,8 +105,7 @@ def test_what_is_told_without_reading_is_what_loads(
         one = describe_checkpoint(str(path))
         assert (one.checkpoint, one.folder, list(one.files)) == (path, path.parent, [path.name])
     for name in ("float32", "bfloat16", "float64"):
-        dtype = getattr(torch, name)
-        found = load_checkpoint(GOLDEN / folder, dtype=dtype)
+        found = load_checkpoint(GOLDEN / folder, dtype=getattr(torch, name))
         assert facts.layout == found.layout and facts.backbone.config == found.backbone.config
         parameters = dict(found.backbone.named_parameters())
         assert facts.parameters == sum(p.numel() for p in parameters.values())
@@ -134,7 +133,8 @@ def test_the_same_as_loading(folder: Path, unread: None, monkeypatch: pytest.Mon
     facts = describe_model(str(folder))
     monkeypatch.undo()  # now tensors may be read
     model = load_model(folder)
-    weights, backbone = list(model.backbone.parameters()), model.backbone
+    weights = list(model.backbone.parameters())
+    backbone = model.backbone
     heads = {
         name: {"kind": type(head).__name__, "parameters": sum(p.numel() for p in head.parameters())}
         | ({"unit": model.unit} if name == "sentences" else {})
@@ -182,7 +182,8 @@ def test_a_bare_checkpoint_in_two_parts_with_and_without_a_tokenizer(
     save_file(
         {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.zeros(1)}, parts[1]
     )
-    known, facts = describe_checkpoint(tmp_path), describe_model(str(tmp_path))
+    known = describe_checkpoint(tmp_path)
+    facts = describe_model(str(tmp_path))
     assert known.layout == "Mamba-2, single-pass scanner layout" and known.heads == {
         "weight": (1, 32),
         "bias": (1,),

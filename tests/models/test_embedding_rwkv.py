@@ -70,13 +70,15 @@ def test_remembered_documents_have_the_scores_of_whole_pairs(folder, tmp_path, c
 
 def test_texts_are_written_as_in_the_authors_readme(folder):
     """With the published vocabulary the ids are those of the whole string."""
-    embedder, world = load(Embedder, folder), build("rwkv_world")
+    embedder = load(Embedder, folder)
+    world = build("rwkv_world")
     query, document = "What ends a line: \\n?", "The end of a line. It says: no more"
     pair = (
         "Instruct: Given a query, retrieve documents that answer the query\nDocument:"
         f" {document}\nQuery: {query}"
     )
-    template, parts = TEMPLATES["rerank"], {}
+    template = TEMPLATES["rerank"]
+    parts = {}
     for name, text in (("query", query), ("document", document)):
         parts[name] = template.encode(world, name, text).ids
     assert template.render(world, **parts).ids.tolist() == [*world.encode(pair).ids, 0]
@@ -88,7 +90,8 @@ def test_texts_are_written_as_in_the_authors_readme(folder):
 
 
 def test_a_saved_folder_gives_the_same(folder, tmp_path):
-    embedder, reranker = load(Embedder, folder), load(Reranker, folder)
+    embedder = load(Embedder, folder)
+    reranker = load(Reranker, folder)
     reranker.save(tmp_path)
     np.testing.assert_array_equal(
         load(Embedder, tmp_path).encode(DOCUMENTS), embedder.encode(DOCUMENTS)

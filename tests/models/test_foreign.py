@@ -286,7 +286,5 @@ def test_lower_case_that_the_tokenizer_does_not_do(tmp_path: Path) -> None:
     spec = json.loads((folder / "tokenizer.json").read_text())
     spec["normalizer"]["lowercase"] = False
     (folder / "tokenizer.json").write_text(json.dumps(spec))
-    with pytest.raises(
-        CheckpointError, match=r"lowercases texts \(do_lower_case\) and its tokenizer does not"
-    ):
+    with pytest.raises(CheckpointError, match=r"do_lower_case"):
         Embedder.load(folder)

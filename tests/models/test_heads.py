@@ -21,7 +21,8 @@ def drawn(
     sentences: int, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     make = torch.Generator().manual_seed(seed)
-    query, vectors = torch.randn(D, generator=make), torch.randn(sentences, D, generator=make)
+    query = torch.randn(D, generator=make)
+    vectors = torch.randn(sentences, D, generator=make)
     features = torch.rand(sentences, FEATURES, generator=make)
     return (
         F.normalize(query, dim=0).to(dtype),
@@ -67,10 +68,8 @@ def test_scores_of_documents_of_any_size_agree_with_fp64(sentences: int):
 @pytest.mark.parametrize("sentences", [1, 2, 3, 4])
 def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: int):
     """Rounding would otherwise be all that its z-score shows."""
-    vectors, query = (
-        F.normalize(torch.randn(sentences, 384), dim=-1),
-        F.normalize(torch.randn(384), dim=0),
-    )
+    vectors = F.normalize(torch.randn(sentences, 384), dim=-1)
+    query = F.normalize(torch.randn(384), dim=0)
     drawn = query, vectors, torch.zeros(sentences, FEATURES)
     arrays = [tensor.numpy() for tensor in drawn]
     for columns in (vector_scores.known(*drawn), known(*arrays)):
@@ -84,11 +83,13 @@ def by_all_orders(
     another.
     """
     query, vectors, _ = inputs
-    columns, asked = known(*inputs), head.query(query)
+    columns = known(*inputs)
+    asked = head.query(query)
     sums = dict.fromkeys(PARTS, 0.0)
     orders = list(itertools.permutations(PARTS))
     for order in orders:
-        vector, mixed = vectors.mean(0), columns.mean(0)
+        vector = vectors.mean(0)
+        mixed = columns.mean(0)
         before = head.combine(asked, vector[None], mixed[None])
         for name in order:
             mixed[list(PARTS[name])] = columns[row, list(PARTS[name])]
@@ -108,8 +109,9 @@ def test_a_part_is_its_mean_change_over_all_orders_and_they_sum_to_the_score(sen
     for row, whole in enumerate(head(query, vectors, features).tolist()):
         parts = head.parts(query, vectors, features, row)
         assert sum(parts.values()) == pytest.approx(whole, abs=1e-5)
-        expected = by_all_orders(head, (query, vectors, features), row)
-        assert {name: parts[name] for name in PARTS} == pytest.approx(expected, abs=1e-5)
+        assert {name: parts[name] for name in PARTS} == pytest.approx(
+            by_all_orders(head, (query, vectors, features), row), abs=1e-5
+        )
         # one is the average sentence
         assert (sentences == 1) == all(abs(parts[name]) < 1e-5 for name in PARTS)
 

@@ -33,10 +33,8 @@ def test_logits_and_greedy_text_are_those_of_transformers(load, name):
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         GOLDEN / name, dtype=torch.float32
     ).eval()
-    model, ids = (
-        load(name),
-        load_file(GOLDEN / name / "expected.safetensors")["input_ids"][:40].long(),
-    )
+    model = load(name)
+    ids = load_file(GOLDEN / name / "expected.safetensors")["input_ids"][:40].long()
     with torch.no_grad():
         expected = theirs(ids[None], use_cache=False).logits[0].float()
         assert (model.logits(ids)[0] - expected).abs().max() < 1e-3
@@ -72,7 +70,8 @@ def test_the_head_of_every_layout_is_applied_to_the_reference_hidden_states(load
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_state_holds_what_was_read_and_written(load, name, monkeypatch):
     monkeypatch.setattr("runnel.models.recurrent.language_model._STEP", 7)
-    model, text = load(name, "float64"), "The mill stands at the river."
+    model = load(name, "float64")
+    text = "The mill stands at the river."
     first = model.generate(text, max_tokens=5)
     again = model.generate(" And", first.state, max_tokens=5)
     assert again.ids == model.generate(f"{text}{first.text} And", max_tokens=5).ids
@@ -104,11 +103,10 @@ def test_a_text_ends_at_its_stop_or_its_limit(load):
 
 def test_heads_that_are_missing_or_have_another_shape(load, tmp_path):
     with pytest.raises(
-        CheckpointError, match=r"codestral-tiny-hf has no LM head \(lm_head.weight or head.weight\)"
+        CheckpointError, match=r"codestral-tiny-hf .*lm_head\.weight or head\.weight"
     ):
         load("codestral-tiny-hf")
-    model = load("mamba1-tiny-hf")
-    assert model.head.weight is None, "a shared table is not copied"
+    assert load("mamba1-tiny-hf").head.weight is None, "a shared table is not copied"
     shutil.copytree(GOLDEN / "xlstm-tiny-hf", tmp_path / "x")
     backbone = load_backbone(GOLDEN / "mamba1-tiny-hf", dtype="float32", device="cpu")
     with pytest.raises(

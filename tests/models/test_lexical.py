@@ -125,7 +125,8 @@ def plain_features(
     counts = [{w: row.count(w) for w in row if w in weight} for row in rows]
     lengths = [float(len(row)) for row in rows]
     score, local = plain_bm25(counts, lengths, weight)
-    best, most = max([*score, 1e-9]), max(sum(local[w] * weight[w] for w in weight), 1e-9)
+    best = max([*score, 1e-9])
+    most = max(sum(local[w] * weight[w] for w in weight), 1e-9)
     total = max(sum(idf[w] * weight[w] for w in weight), 1e-9)
     pieces = {int(p): float((query == p).sum()) for p in query}
     parts = [numbers[a:b].tolist() for a, b in pairwise(bounds)]
@@ -212,10 +213,8 @@ def test_each_piece_of_a_script_without_spaces_is_a_word():
     def row(text: str) -> np.ndarray:
         return np.array([numbers[piece] for piece in text.split()], dtype=np.int32)
 
-    text, bounds = (
-        row("東 京 cat . cat ##s マ . ス ##マ ##ホ .".replace(" マ", " ##マ")),
-        np.array([0, 4, 8, 12]),
-    )
+    text = row("東 京 cat . cat ##s マ . ス ##マ ##ホ .".replace(" マ", " ##マ"))
+    bounds = np.array([0, 4, 8, 12])
     features = sentence_features(text, bounds, row("##マ ##ホ"), table)
     assert (
         features[:, 1].argmax() == 2
@@ -240,8 +239,7 @@ def test_a_score_of_a_document_needs_no_other_and_is_a_share(table: WordTable):
 
 
 def test_a_long_document_takes_no_loop_over_its_sentences(table: WordTable):
-    rng = np.random.default_rng(0)
-    numbers = rng.integers(4, len(PIECES), size=300_000)
+    numbers = np.random.default_rng(0).integers(4, len(PIECES), size=300_000)
     began = time.process_time()
     sentence_features(
         numbers,
@@ -255,11 +253,9 @@ def test_a_long_document_takes_no_loop_over_its_sentences(table: WordTable):
 def test_features_of_pieces_against_the_formulas() -> None:
     rng = np.random.default_rng(3)
     bounds = np.array([2, 5, 5, 9, 14])
-    ids, query, idf = (
-        rng.integers(0, 6, 16),
-        np.array([1, 4, 4, 29]),
-        rng.random(31).astype(np.float32),
-    )
+    ids = rng.integers(0, 6, 16)
+    query = np.array([1, 4, 4, 29])
+    idf = rng.random(31).astype(np.float32)
     got = piece_features(ids, bounds, query, idf)
     sentences = [ids[a:b].tolist() for a, b in pairwise(bounds)]
     counts = [{t: row.count(t) for t in row if t in query} for row in sentences]

@@ -52,8 +52,7 @@ def test_scores_are_those_of_a_plain_loop(tokenizer, tmp_path, name, begin):
     memory = reranker.remember(DOCUMENTS, tmp_path / "memory", dtype="fp32")
     np.testing.assert_allclose(reranker.score(QUERY, memory), expected, atol=1e-4)
     again = Reranker.load(GOLDEN / name, "float64", "cpu", head="likelihood")
-    small = again.model.new_engine(step_tokens=5)
-    again.model.engine = small
+    again.model.engine = again.model.new_engine(step_tokens=5)
     np.testing.assert_allclose(again.score(QUERY, memory), expected, atol=1e-4)
     assert [hit.id for hit in reranker.rank(QUERY, memory)] == [
         str(place) for place in np.argsort(-np.array(expected))
@@ -76,12 +75,15 @@ def test_states_of_another_head_are_refused(tokenizer):
         reranker.score(QUERY, memory)
 
 
-def test_what_cannot_give_a_likelihood(tokenizer):
-    with pytest.raises(InputError, match="transformer"):
-        Reranker.load(GOLDEN / "transformers" / "bert-mean", head="likelihood")
-    with pytest.raises(CheckpointError, match="generate"):
-        Reranker.load("pocket-mamba2", head="likelihood")
-    with pytest.raises(InputError, match="'rankmamba'"):
-        Reranker.load(GOLDEN / "mamba2-tiny-hf", template="rankmamba", head="likelihood")
-    with pytest.raises(InputError, match="'odds'"):
-        Reranker.load("pocket", head="odds")
+@pytest.mark.parametrize(
+    ("model", "options", "error", "named"),
+    [
+        (GOLDEN / "transformers" / "bert-mean", {}, InputError, "transformer"),
+        ("pocket-mamba2", {}, CheckpointError, "generate"),
+        (GOLDEN / "mamba2-tiny-hf", {"template": "rankmamba"}, InputError, "'rankmamba'"),
+        ("pocket", {"head": "odds"}, InputError, "'odds'"),
+    ],
+)
+def test_what_cannot_give_a_likelihood(tokenizer, model, options, error, named):
+    with pytest.raises(error, match=named):
+        Reranker.load(model, **{"head": "likelihood"} | options)

@@ -67,20 +67,19 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     model.save(tmp_path / "small", weights="int8")
     small = Embedder.load(tmp_path / "small", dtype="float32").encode("the cat sat")
     assert float(small @ Embedder(model).encode("the cat sat")) > 0.999
-    with pytest.raises(InputError, match="weights is 'int4'; expected one of as_is, int8"):
+    with pytest.raises(InputError, match=r"weights.*'int4'.*as_is, int8"):
         model.save(tmp_path / "x", weights="int4")
     del model.heads["features"]
     model.features = None
-    with pytest.raises(
-        CheckpointError, match="tiny has no token features, which its 'sentences' head needs"
-    ):
+    with pytest.raises(CheckpointError, match=r"tiny .*token features.*'sentences'"):
         model.head("sentences")
 
 
 def test_no_file_of_a_folder_is_ever_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, written = tiny_model(tmp_path / "tokenizer"), []
+    model = tiny_model(tmp_path / "tokenizer")
+    written = []
 
     def noting(write: Callable[..., int]) -> Callable[..., int]:
         return lambda path, *data, **options: (
@@ -99,7 +98,8 @@ def judging_model(folder: Path) -> Model:
         128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own
     )
     torch.manual_seed(3)
-    plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector()})
+    plain = tiny_encoder(folder)
+    heads = nn.ModuleDict({"embed": PlainMeanVector()})
     return dataclasses.replace(plain, backbone=Encoder(config).eval(), heads=heads)
 
 
@@ -166,16 +166,15 @@ def test_changed_judge_layers_are_another_model_and_a_description_counts_them(
 ) -> None:
     model = judging_model(tmp_path / "tokenizer")
     model.save(tmp_path / "model", weights="int8")
-    facts, again = (
-        describe_model(str(tmp_path / "model")),
-        load_model(tmp_path / "model", "float32", "cpu"),
-    )
+    facts = describe_model(str(tmp_path / "model"))
+    again = load_model(tmp_path / "model", "float32", "cpu")
     assert facts["parameters"] == sum(p.numel() for p in again.backbone.parameters())
     assert (
         facts["config"]["judge_layers"] == 2
         and facts["flops_per_token"] == model.backbone.flops_per_token
     )
-    before, texts = again.fingerprint(), hidden(again.engine)
+    before = again.fingerprint()
+    texts = hidden(again.engine)
     with torch.no_grad():
         again.backbone.judge_layers[1].down.weight += 1
     again.backbone.eval()
@@ -292,7 +291,8 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 def refused(read: Callable[[str], object], folder: Path) -> str:
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
     with pytest.raises(CheckpointError) as caught:
         read(str(folder))
     assert time.process_time() - start < 2
@@ -301,18 +301,27 @@ def refused(read: Callable[[str], object], folder: Path) -> str:
     return str(caught.value)
 
 
+def change(folder: Path, path: Keys, value: Any) -> None:
+    """Change a value of Runnel's part of a folder's config, or take it out."""
+    config = json.loads((folder / "config.json").read_text())
+    *above, last = ("runnel", *path)
+    at = config
+    for name in above:
+        at = at[name]
+    if value is ABSENT:
+        del at[last]
+    else:
+        at[last] = value
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     CHANGES,
     ids=lambda part: ".".join(part) if isinstance(part, tuple) else repr(part)[:20],
 )
 def test_a_hostile_config_is_refused(folder: Path, path: Keys, value: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    at, path = config, ("runnel", *path)
-    for name in path[:-1]:
-        at = at[name]
-    at.pop(path[-1]) if value is ABSENT else at.update({path[-1]: value})
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder, path, value)
     for read in (load_model, describe_model):
         assert str(folder) in refused(read, folder)
 
@@ -401,12 +410,7 @@ def test_a_damaged_encoder_is_refused_by_one_error(
 ) -> None:
     """Whichever room reads it; no other one is tried."""
     folder = shutil.copytree(encoder_folder, tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    at, path = config, ("runnel", *path)
-    for name in path[:-1]:
-        at = at[name]
-    at.pop(path[-1]) if value is ABSENT else at.update({path[-1]: value})
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder, path, value)
     for load in (Embedder.load, load_model):
         with pytest.raises(CheckpointError, match=re.escape(str(folder))):
             load(str(folder), "float32", "cpu")

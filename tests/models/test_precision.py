@@ -27,7 +27,8 @@ def embedder(tmp_path_factory):
 def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
     from sentence_transformers import quantize_embeddings as theirs
 
-    given, ranges = vectors(count, width), None
+    given = vectors(count, width)
+    ranges = None
     if precision in ("int8", "uint8"):
         ranges = value_ranges(vectors(50, width))  # of others: some values are beyond
         ranges[:, 0] = 0.1  # a number that never varies
@@ -78,7 +79,8 @@ def test_a_cut_vector_has_unit_length():
 def test_encode_cuts_and_quantizes(embedder):
     whole = embedder.encode(TEXTS)
     assert np.array_equal(embedder.encode(TEXTS, precision="binary"), quantize(whole, "binary"))
-    ranges, cut = value_ranges(whole[:, :7] * 2), embedder.encode(TEXTS, truncate_dim=7)
+    ranges = value_ranges(whole[:, :7] * 2)
+    cut = embedder.encode(TEXTS, truncate_dim=7)
     np.testing.assert_allclose(cut, truncated(whole, 7), atol=1e-6)
     short = embedder.encode(TEXTS, truncate_dim=7, precision="int8", ranges=ranges)
     assert np.array_equal(short, quantize(cut, "int8", ranges))
@@ -97,9 +99,9 @@ def test_all_vectors_of_an_embedder_and_its_index_are_cut_alike(embedder, tmp_pa
     whole = embedder.encode_spans(TEXTS[0], spans)
     np.testing.assert_allclose(short.encode_spans(TEXTS[0], spans), truncated(whole, 5), atol=1e-6)
     assert short.encode([]).shape == (0, 5) == short.encode([], truncate_dim=5).shape
-    with pytest.raises(InputError, match="truncate_dim is 6, the model's vectors have 5"):
+    with pytest.raises(InputError, match=r"truncate_dim.* 6.* 5"):
         short.encode(TEXTS, truncate_dim=6)
-    with pytest.raises(InputError, match=r"truncate_dim is 1000, the model's vectors have \d+"):
+    with pytest.raises(InputError, match=r"truncate_dim.* 1000.* \d+"):
         Embedder(embedder.model, truncate_dim=1000)
     with Index.create(tmp_path / "index", short) as index:
         index.add(Document(str(i), text) for i, text in enumerate(TEXTS))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 from helpers.tiny_training import BACKBONES, training_model
 
@@ -18,10 +19,10 @@ from runnel.models.recurrent.graph import make_pair
 from runnel.text.templates import Template
 
 DOCUMENTS = [
-    "The cat sat on the mat. " * 30,
+    repeat("The cat sat on the mat. ", 30),
     "A river runs to the sea.",
     "dog",
-    "the clause is executed finally " * 5,
+    repeat("the clause is executed finally ", 5),
 ]
 QUERY = "does the river run to the sea"
 
@@ -79,7 +80,7 @@ def test_rankings_one_after_another_share_memory_and_nothing_else(reranker: Rera
 
 def test_what_is_remembered_must_be_numbers(reranker: Reranker) -> None:
     memory = reranker.remember(DOCUMENTS[:2], dtype="fp32")
-    memory["1"].tensors["state.ssm"][:] = float("nan")  # type: ignore[attr-defined]
+    memory["1"].tensors["state.ssm"][:] = float("nan")
     with pytest.raises(NumericalError, match="NaN or infinity in a score"):
         reranker.score(QUERY, memory)
 
@@ -102,13 +103,12 @@ def test_other_backbones_remember_too(
 
 
 def test_models_and_precisions_share_a_folder(reranker: Reranker, tmp_path: Path) -> None:
-    other = Reranker(tiny_model(tmp_path / "other", seed=5))
-    for one in (reranker, other):
+    for one in (reranker, Reranker(tiny_model(tmp_path / "other", seed=5))):
         for dtype in ("fp32", "int8"):
             for _ in range(2):
-                memory = one.remember(DOCUMENTS, tmp_path / "memory", dtype)
                 assert np.array_equal(
-                    one.score(QUERY, memory), one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype))
+                    one.score(QUERY, one.remember(DOCUMENTS, tmp_path / "memory", dtype)),
+                    one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype)),
                 )
     assert len([*(tmp_path / "memory").iterdir()]) == 4 * len(DOCUMENTS)
     sizes = {
@@ -173,7 +173,8 @@ def test_rank(reranker: Reranker) -> None:
 def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(
     reranker: Reranker, tmp_path: Path
 ) -> None:
-    empty, read = ["", "\u200b", "\0\u0301"], list[int]()
+    empty = ["", "\u200b", "\0\u0301"]
+    read = list[int]()
     documents = [empty[0], *DOCUMENTS, *empty[1:]]
     expected = [hit.text for hit in reranker.rank(QUERY, DOCUMENTS)]
     for given in (
@@ -185,9 +186,10 @@ def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(
         assert [hit.text for hit in hits] == expected + empty
         assert hits[-3].score < min(hit.score for hit in hits[:-3]) - 100
         json.dumps([hit.score for hit in hits], allow_nan=False)
-    pairs = [make_pair(reranker.model, QUERY, text) for text in documents]
     np.testing.assert_allclose(
-        reranker.score_pairs(pairs), reranker.score(QUERY, documents), atol=2e-4
+        reranker.score_pairs([make_pair(reranker.model, QUERY, text) for text in documents]),
+        reranker.score(QUERY, documents),
+        atol=2e-4,
     )
     reranker.score(QUERY, empty, progress=lambda done, total: read.append(done))
     assert not read
@@ -218,8 +220,7 @@ def test_a_template_may_have_the_query_first(tmp_path: Path) -> None:
     model = tiny_model(tmp_path, papers_heads=True)
     model.templates["rerank"] = Template.parse("{begin}{query}{end}{document}{end}")
     reranker = Reranker(model)
-    together = reranker.score(QUERY, DOCUMENTS)
-    for document, score in zip(DOCUMENTS, together, strict=True):
+    for document, score in zip(DOCUMENTS, reranker.score(QUERY, DOCUMENTS), strict=True):
         ids = {
             "query": model.tokenizer.encode(QUERY).ids,
             "document": model.tokenizer.encode(document).ids,

@@ -18,10 +18,11 @@ from runnel.lab.training.forward import make_item, sentence_scores
 from runnel.text.sentences import UNITS
 
 QUERY = "does the river run to the sea"
-DOCUMENT = (
-    "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the"
-    " cat.\n\n" * 6
+PARAGRAPHS = (
+    "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\n"
+    "The dog sat on the cat.\n\n"
 )
+DOCUMENT = PARAGRAPHS * 6
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["match", "papers"])
@@ -148,10 +149,8 @@ def test_units(retriever: SentenceRetriever) -> None:
         == 24
     )
     for unit in UNITS:
-        found, best = (
-            retriever.score(QUERY, DOCUMENT, unit=unit),
-            next(retriever.scan(QUERY, [DOCUMENT], unit=unit)),
-        )
+        found = retriever.score(QUERY, DOCUMENT, unit=unit)
+        best = next(retriever.scan(QUERY, [DOCUMENT], unit=unit))
         assert "".join(s.text for s in found) == DOCUMENT and all(
             DOCUMENT[s.start : s.end] == s.text for s in found
         )

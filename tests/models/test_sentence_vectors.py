@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ SENTENCES = [
     "The finally clause is executed. ",
     "A dog ran. ",
 ]
-LONG = "The " + "cat dog river sea mat " * 20 + "sat. "  # more tokens than can be read at once
+LONG = f"The {repeat('cat dog river sea mat ', 20)}sat. "  # more tokens than can be read at once
 QUERY = "the river"
 
 
@@ -156,7 +157,7 @@ def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Pat
         (lambda: retriever.score(QUERY, remembered, unit="paragraph"), "unit"),
         (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "spans"),
         (lambda: retriever.score(QUERY, "The cat sat.", window=8, stride=4), "window"),
-        (lambda: list(retriever.scan(QUERY, remembered)), "documents are SentenceVecto"),  # type: ignore[arg-type]
+        (lambda: list(retriever.scan(QUERY, remembered)), "documents are SentenceVecto"),
         (lambda: list(retriever.remember("The cat sat.")), "expected a list of texts"),
         (lambda: list(recurrent.remember(["The cat sat."])), "no parts"),
         (lambda: list(recurrent.scan(QUERY, [remembered])), "no parts"),
@@ -178,7 +179,8 @@ def test_units_and_spans_of_ones_own_and_long_queries(retriever: SentenceRetriev
         "river",
     ]
     assert retriever.score(QUERY, "") == [] and list(retriever.scan(QUERY, [])) == []
-    text, long = "".join(SENTENCES), "A river runs to the sea. " * 8
+    text = "".join(SENTENCES)
+    long = repeat("A river runs to the sea. ", 8)
     scores = [
         [s.score for s in retriever.score(query, text)]
         for query in (long, long + "cat?", long[:25])
@@ -217,7 +219,8 @@ def test_spans_of_a_long_text_are_means_of_their_own_tokens_and_it_is_cut_only_w
     assert vectors.shape == (2, 32) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     with pytest.raises(InputError, match="holds no token"):
         embedder.encode_spans(" " + text, [(0, 1)])
-    whole, cut = embedder.encode(LONG), embedder.encode(LONG, max_tokens=12)
+    whole = embedder.encode(LONG)
+    cut = embedder.encode(LONG, max_tokens=12)
     assert embedder.truncated == 1 and not np.allclose(whole, cut, atol=1e-3)
     np.testing.assert_allclose(embedder.encode([LONG, "a cat", LONG])[2], whole, atol=1e-5)
 
@@ -226,7 +229,7 @@ DOCUMENTS = [
     "The cat sat on the mat. A dog ran.",
     "A river runs to the sea.",
     "",
-    "The river. " * 20,
+    repeat("The river. ", 20),
     "A river runs to the sea.",
 ]
 ASKED = "where does the river run"
@@ -254,9 +257,8 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
         error = (torch.from_numpy(one.passage_sums(model.backbone)) - sums).abs().amax(1)
         assert len(sums) > 2 and bool((error <= sums.abs().amax(1) / 127 * 3 + 1e-4).all())
     ask = model.backbone(torch.tensor([2, *ids[0], 3]))[0].mean(0)
-    nearest = float(F.cosine_similarity(sums, ask[None]).max())
     features = [
-        nearest,
+        float(F.cosine_similarity(sums, ask[None]).max()),
         float(F.cosine_similarity(sums.sum(0), ask, dim=0)),
         static_bm25(ids[1], ids[0], table),
     ]
@@ -291,10 +293,8 @@ def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(
 
 
 def test_what_rankings_cannot_do_says_so(reranker: Reranker, tmp_path: Path) -> None:
-    other, own = (
-        Reranker(tiny_model(tmp_path / "other")),
-        tiny_encoder(tmp_path / "own", sentence_layers=1),
-    )
+    other = Reranker(tiny_model(tmp_path / "other"))
+    own = tiny_encoder(tmp_path / "own", sentence_layers=1)
     memories = reranker.remember(DOCUMENTS[:1]), other.remember(DOCUMENTS[:1])
     sentences = Memory(
         own.backbone, {"a": next(SentenceRetriever(own).remember(["The cat sat. A dog ran."]))}
@@ -330,13 +330,14 @@ def kinds(found: SentenceVectors) -> list[int]:
 
 
 def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
-    retriever, document = SentenceRetriever(model), read_html(Decoded(PAGE, "utf-8", None))
+    retriever = SentenceRetriever(model)
+    document = read_html(Decoded(PAGE, "utf-8", None))
     expected = [ASIDE] * 3 + [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT, TEXT]
     (found,) = retriever.remember([document])
     assert kinds(found) == expected and found.text == document.text
     assert kinds(SentenceVectors.from_bytes(found.to_bytes(), found.text)) == expected
-    (ranked,) = Reranker(model).remember([document]).documents.values()  # type: ignore[union-attr]
-    (named,) = Reranker(model).remember({"a": document}).documents.values()  # type: ignore[union-attr]
+    (ranked,) = Reranker(model).remember([document]).documents.values()
+    (named,) = Reranker(model).remember({"a": document}).documents.values()
     (read,) = read_documents(Embedder(model), [document], remember=True)
     assert read.memory is not None
     assert kinds(ranked) == kinds(named) == kinds(read.memory) == expected
@@ -379,4 +380,4 @@ def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_pa
     ]
     assert scores[0] == scores[1]
     with pytest.raises(InputError, match="3"):
-        list(SentenceRetriever(model).remember([3]))  # type: ignore[list-item]
+        list(SentenceRetriever(model).remember([3]))

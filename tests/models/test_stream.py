@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ SENTENCES = [
     "x",
     "café ",
 ]
-LONG = "The " + "cat dog river sea mat " * 15 + "sat. "
+LONG = "The " + repeat("cat dog river sea mat ", 15) + "sat. "
 
 
 def tiny(kind: str, folder: Path, seed: int = 0) -> Model:
@@ -51,7 +52,9 @@ def settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
     embedder: Embedder, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, text: str
 ) -> None:
-    stream, read, path = embedder.stream(), "", tmp_path_factory.getbasetemp() / "stream"
+    stream = embedder.stream()
+    read = ""
+    path = tmp_path_factory.getbasetemp() / "stream"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         stream.feed(text[start:end])
@@ -60,7 +63,8 @@ def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
             np.testing.assert_allclose(stream.embedding(), embedder.encode(read), atol=2e-5)
         if data.draw(st.booleans()):
             stream.save(path)
-            tokens, stream = stream.tokens, embedder.load_stream(path)
+            tokens = stream.tokens
+            stream = embedder.load_stream(path)
             assert stream.tokens == tokens
     np.testing.assert_allclose(stream.embedding(), embedder.encode(text), atol=2e-5)
 
@@ -73,7 +77,7 @@ def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
             "".join(SENTENCES[i] for i in (1, 2, 0, 3, 1, 0, 1, 2, 0, 1)) + "The clause is exe",
             "cuted!  ",
         ),  # to the one before
-        (5, "The cat sat on. " * 3 + "The finall", "y"),  # all are one again
+        (5, repeat("The cat sat on. ", 3) + "The finall", "y"),  # all are one again
     ],
 )
 def test_a_last_word_that_gets_fewer_tokens_moves_the_ends_of_passages(
@@ -92,7 +96,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
 
 
 def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) -> None:
-    for empty in (" \n", "\u200b", "\0 \ufeff" * 40):
+    for empty in (" \n", "\u200b", repeat("\0 \ufeff", 40)):
         for stream in (embedder.stream(), embedder.stream(prompt="query: ")):
             stream.feed(empty).save(tmp_path / "stream")
             for one in (stream, embedder.load_stream(tmp_path / "stream")):
@@ -104,7 +108,5 @@ def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["end", "passages"])
 def test_a_stream_of_another_model_is_refused(kind: str, tmp_path: Path) -> None:
     Embedder(tiny(kind, tmp_path)).stream().feed("The cat sat.").save(tmp_path / "stream")
-    with pytest.raises(
-        StateError, match=f"the saved stream {tmp_path / 'stream'} was made by another model"
-    ):
+    with pytest.raises(StateError, match=f"{tmp_path / 'stream'} .*another model"):
         Embedder(tiny(kind, tmp_path, seed=9)).load_stream(tmp_path / "stream")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.texts import repeat
 from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import LONGEST, write_transformer
 from safetensors.torch import load_file, save_file
@@ -60,9 +61,8 @@ def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) 
         ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1") if architecture in ENCODERS else None
     )
     if frame := frames.get(architecture, default):
-        special = [("[CLS]", 2), ("[SEP]", 3)]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=frame[0], pair=frame[1], special_tokens=special
+            single=frame[0], pair=frame[1], special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
     tokenizer.enable_truncation(17)  # published files often have these on
     tokenizer.enable_padding(length=30)
@@ -121,23 +121,19 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
     if dtype == "int8" and int8_problem(torch.device("cpu")):
         pytest.skip("no 8-bit products here")
     folder = Path(spec.origin).parent / "model"
-    theirs, ours = (
-        SentenceTransformer(str(folder), device="cpu"),
-        Embedder.load(folder, dtype, "cpu"),
-    )
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    ours = Embedder.load(folder, dtype, "cpu")
     texts = [
         "A river.",
         "Wer reitet so spät durch Nacht und Wind?",
-        "dog " * 200,
+        repeat("dog ", 200),
         *TEXTS,
-        "x" * 300,
+        repeat("x", 300),
         "日本語のテキスト 🙂",
     ]
     assert (ours.encode(texts) * theirs.encode(texts)).sum(axis=1).min() > least
-    long = "The quick brown fox jumps over the lazy dog. " * 60
-    with pytest.raises(
-        InputError, match=r"the text has 602 tokens.*reads at most 256; cut it with max_tokens="
-    ):
+    long = repeat("The quick brown fox jumps over the lazy dog. ", 60)
+    with pytest.raises(InputError, match=r"602 tokens.* 256.*max_tokens="):
         ours.encode(long)
     assert ours.encode(long, max_tokens=256) @ theirs.encode(long) > least and ours.truncated == 1
 
@@ -165,9 +161,9 @@ def test_vectors_are_those_of_the_library(tmp_path: Path, architecture: str) -> 
             ]
             np.testing.assert_allclose(vector, expected / expected.norm(), atol=1e-5)
     embedder.save(tmp_path / "saved")
-    again = Embedder.load(tmp_path / "saved", "float32", "cpu")
     np.testing.assert_array_equal(
-        again.encode_document(TEXTS[:2]), embedder.encode_document(TEXTS[:2])
+        Embedder.load(tmp_path / "saved", "float32", "cpu").encode_document(TEXTS[:2]),
+        embedder.encode_document(TEXTS[:2]),
     )
 
 
@@ -216,12 +212,12 @@ def test_spans_and_lengths_of_an_encoder(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         embedder.encode_spans(TEXTS[0], [(4, 11), (0, 3)]), torch.stack(expected), atol=1e-5
     )
-    with pytest.raises(InputError, match="pools the first token, so spans have no vectors"):
+    with pytest.raises(InputError, match="first token"):
         Embedder.load(tmp_path, "float32").encode_spans(TEXTS[0], [(0, 3)])
     long = " ".join(["cat"] * (LONGEST - 1))
     with pytest.raises(
         InputError,
-        match=r"the text has 41 tokens with its special ones, and this Encoder reads at most 40",
+        match=r"41 tokens .*Encoder .* 40",
     ):
         embedder.encode(["dog", long])
     cut = embedder.encode(["dog", long], max_tokens=512)
@@ -238,7 +234,8 @@ def test_published_cross_encoders_give_the_scores_of_the_library(
     tmp_path: Path, architecture: str, labels: int
 ) -> None:
     model = write(tmp_path, architecture, "ForSequenceClassification", num_labels=labels)
-    reranker, q = Reranker.load(tmp_path, "float32"), words(tmp_path, QUERY)
+    reranker = Reranker.load(tmp_path, "float32")
+    q = words(tmp_path, QUERY)
     reranker.save(tmp_path / "saved")
     for found in (reranker, Reranker.load(tmp_path / "saved", "float32")):
         for text, score in zip(TEXTS, found.score(QUERY, TEXTS), strict=True):
@@ -345,17 +342,16 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write(tmp_path / "opt", "opt", "ForSequenceClassification", num_labels=1)
     with pytest.raises(CheckpointError, match="has no 'embed' head"):
         Embedder.load(tmp_path / "opt")
-    with pytest.raises(
-        InputError, match="the pair template is 'b'; expected one of rankmamba, rankmamba-code, "
-    ):
+    with pytest.raises(InputError, match=r"'b'.*rankmamba, rankmamba-code, "):
         Reranker.load(tmp_path / "opt", template="b")
     with pytest.raises(InputError, match="'pair' does not fit"):
         Reranker.load(tmp_path / "opt", template="pair")
     with pytest.raises(InputError, match="'rankmamba-code' does not fit"):
         load_model(tmp_path / "plain", template="rankmamba-code", job="rerank")
     monkeypatch.setitem(PAIR_TEMPLATES, "mine", (Template.parse("{document} ? {query}{end}"), None))
-    mine = load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]
-    assert str(mine).endswith("{document} ? {query}{end}")
+    assert str(
+        load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]
+    ).endswith("{document} ? {query}{end}")
     write(tmp_path / "llama", "llama")
     with pytest.raises(InputError, match="llama is causal: its first token cannot"):
         Embedder.load(tmp_path / "llama", pooling="cls")

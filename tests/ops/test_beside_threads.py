@@ -75,7 +75,8 @@ PRODUCTS = """
 import sys, pytest
 from helpers import stand_in_processor
 stand_in_processor.use(tiles=True)
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/ops/test_matmul.py", "tests/ops/test_int8_matmul.py"]))
+files = ["tests/ops/test_matmul.py", "tests/ops/test_int8_matmul.py"]
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *files]))
 """
 
 

@@ -105,7 +105,7 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
     ]
     with pytest.raises(
         BackendUnavailable,
-        match="GPU kernels cannot run because triton cannot be imported; use backend='auto'",
+        match=r"triton.*backend='auto'",
     ):
         backend.choose("mlstm", "gpu", cuda())
 
@@ -116,7 +116,7 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
 def test_gpu_kernels_asked_for_without_a_gpu():
     with pytest.raises(
         BackendUnavailable,
-        match="gated_rms_norm: the GPU kernels cannot run because the input is on cpu",
+        match=r"gated_rms_norm: .* on cpu",
     ):
         gated_rms_norm(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4), 1e-5, backend="gpu")
 
@@ -154,8 +154,10 @@ def test_backward_of_the_torch_path():
         ran.append(name)
         return x * scale, x + 1
 
-    kernel, path = partial(run, "kernel"), partial(run, "path")
-    x, scale = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor(3.0, requires_grad=True)
+    kernel = partial(run, "kernel")
+    path = partial(run, "path")
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    scale = torch.tensor(3.0, requires_grad=True)
     with torch.no_grad():
         with_torch_backward(kernel, path, x, scale)
     assert ran == ["kernel"]
@@ -181,7 +183,8 @@ def stand_in(monkeypatch):
             )
             assert options.keys() <= ({"cu_seqlens_cpu"} if name.startswith("chunk") else set())
             called.append(name)
-            out, ends = [], []
+            out = []
+            ends = []
             for s, (start, stop) in enumerate(
                 zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)
             ):
@@ -254,7 +257,8 @@ def drawn(
     name: str, lengths: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Inputs of an operator, cumulative lengths and a start state."""
-    operator, g = OPERATORS[name], torch.Generator().manual_seed(0)
+    operator = OPERATORS[name]
+    g = torch.Generator().manual_seed(0)
     made = operator.make(sum(lengths), g)
     inputs = [
         x.to(torch.float32 if key in operator.fp32_inputs else dtype) for key, x in made.items()
@@ -263,7 +267,8 @@ def drawn(
     return inputs, torch.tensor([0, *lengths]).cumsum(0), state
 
 
-ssd_inputs, wkv7_inputs = partial(drawn, "ssd-groups"), partial(drawn, "wkv7-odd")
+ssd_inputs = partial(drawn, "ssd-groups")
+wkv7_inputs = partial(drawn, "wkv7-odd")
 
 
 @pytest.mark.parametrize("lengths", [(0, 5, 0, 0, 1, 0), (0, 0), ()])
@@ -278,19 +283,19 @@ def test_layouts_empty_sequences_and_gradients(stand_in, monkeypatch, name, with
         "choose",
         lambda operator, requested, x: "gpu" if requested == "auto" else requested,
     )
-    operator, g = OPERATORS[name], torch.Generator().manual_seed(0)
+    operator = OPERATORS[name]
+    g = torch.Generator().manual_seed(0)
     leaves = {key: x.float().requires_grad_() for key, x in operator.make(sum(lengths), g).items()}
-    cu, state = torch.tensor([0, *lengths]).cumsum(0), None
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    state = None
     if operator.state_shape and with_state:
         state = torch.randn(len(lengths), *operator.state_shape, generator=g).requires_grad_()
         leaves["state"] = state
     results = []
     for form in ("auto", "reference"):
         y, end = operator.run(leaves, cu, state, form)
-        loss, wanted = (
-            y.sin().sum() + end.cos().sum(),
-            list(leaves.values()) if sum(lengths) else [],
-        )
+        loss = y.sin().sum() + end.cos().sum()
+        wanted = list(leaves.values()) if sum(lengths) else []
         results.append([y, end, *(torch.autograd.grad(loss, wanted) if wanted else ())])
     for actual, truth in zip(*results, strict=True):
         torch.testing.assert_close(actual, truth, rtol=1e-4, atol=1e-5)
@@ -317,7 +322,8 @@ def test_models_in_bf16_reach_the_chunked_kernels(
     """Long texts, with weights in bf16 or under autocast; fp32 runs in plain torch. The state stays
     fp32.
     """
-    model, ids = tiny_backbone(kind, config, dtype), token_ids(70)
+    model = tiny_backbone(kind, config, dtype)
+    ids = token_ids(70)
     expected, _ = tiny_backbone(kind, config)(ids)
     monkeypatch.setattr(layers, "on_gpu", lambda x: True)
     for operator, run in (("ssd", ssd_gpu), ("wkv7", wkv7_gpu)):
@@ -345,10 +351,8 @@ def test_forms(stand_in, caplog, monkeypatch):
                     inputs, cu, state = make(lengths, dtype)
                     y, end = run(*inputs, cu, state)
                     assert (y.dtype, end.dtype) == (dtype, torch.float32)
-    recurrent, chunks = (
-        ["fused_recurrent_simple_gla", "fused_recurrent_rwkv7"],
-        ["chunk_simple_gla", "chunk_rwkv7"],
-    )
+    recurrent = ["fused_recurrent_simple_gla", "fused_recurrent_rwkv7"]
+    chunks = ["chunk_simple_gla", "chunk_rwkv7"]
     assert stand_in == [*recurrent, *chunks, *recurrent]
     assert [r.message.partition(" ")[0] for r in caplog.records] == ["ssd:", "wkv7:"]
     assert all("round to tf32" in r.message for r in caplog.records)
@@ -374,11 +378,10 @@ def test_own_kernels_in_the_interpreter():
     """
     cases = "selective_scan-narrow or mlstm-odd"
     tests = "values_and_state or gradients_equal or nothing_to_do or strided"
-    contract = str(HERE.parent / "contracts" / "test_ops.py")
     out = run_apart(
         "-m",
         "pytest",
-        contract,
+        str(HERE.parent / "contracts" / "test_ops.py"),
         "-q",
         "-p",
         "no:cacheprovider",

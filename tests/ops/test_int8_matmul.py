@@ -59,10 +59,8 @@ def test_sums_of_integers_are_exact(tokens: int, groups: int, size: int, outputs
     draw = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (tokens, groups, size), generator=draw, dtype=torch.uint8)
     q = torch.randint(-127, 128, (outputs, groups * size), generator=draw).to(torch.int8)
-    scales, scale = (
-        2.0 ** torch.randint(-3, 4, (tokens, groups), generator=draw),
-        2.0 ** torch.arange(outputs).remainder(5),
-    )
+    scales = 2.0 ** torch.randint(-3, 4, (tokens, groups), generator=draw)
+    scale = 2.0 ** torch.arange(outputs).remainder(5)
     if groups > 1:
         scales[:] = scales[:, :1]  # one power of two, so that the sum over groups is exact too
     exact = ((x.double() - 128) * scales[..., None]).flatten(1) @ (q.double() * scale[:, None]).T
@@ -84,7 +82,8 @@ def test_extremes_do_not_overflow() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scales_of_tokens_groups_and_outputs(groups: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    x, scales = torch.randint(0, 256, (21, groups, 64), dtype=torch.uint8), torch.rand(21, groups)
+    x = torch.randint(0, 256, (21, groups, 64), dtype=torch.uint8)
+    scales = torch.rand(21, groups)
     q, scale = quantize(torch.randn(37, groups * 64))
     exact = ((x.double() - 128) * scales.double()[..., None]).flatten(1) @ (
         q.double() * scale.double()[:, None]
@@ -99,7 +98,8 @@ def test_workers_neighbors_and_tiles_change_nothing(
     monkeypatch: pytest.MonkeyPatch, workers: Callable[[int], None]
 ) -> None:
     torch.manual_seed(0)
-    x, scales = torch.randint(0, 256, (513, 3, 64), dtype=torch.uint8), torch.rand(513, 3)
+    x = torch.randint(0, 256, (513, 3, 64), dtype=torch.uint8)
+    scales = torch.rand(513, 3)
     q, scale = quantize(torch.randn(65, 3 * 64))
     whole = _product(x, scales, q, scale)
     for count in (1, 3):

@@ -61,7 +61,8 @@ def assigned(kernel: ast.FunctionDef) -> Iterator[tuple[str, str]]:
     for node in ast.walk(kernel):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                parts, values = [target], [node.value]
+                parts = [target]
+                values = [node.value]
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                     parts, values = target.elts, node.value.elts
                 for part, value in zip(parts, values, strict=True):

@@ -60,11 +60,10 @@ def test_products(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) ->
     """A product of bf16 numbers is exact in fp32; each of K additions rounds by at most 2^-24 of
     what is summed, in any order.
     """
-    x, weight = drawn(tokens, inputs).to(dtype), drawn(outputs, inputs, seed=1).to(dtype)
-    exact, bound = (
-        x.double() @ weight.double().T,
-        inputs * 2.0**-24 * (x.double().abs() @ weight.double().abs().T),
-    )
+    x = drawn(tokens, inputs).to(dtype)
+    weight = drawn(outputs, inputs, seed=1).to(dtype)
+    exact = x.double() @ weight.double().T
+    bound = inputs * 2.0**-24 * (x.double().abs() @ weight.double().abs().T)
     found = product(x, weight)
     assert bool(((found.double() - exact).abs() <= bound).all())
     assert torch.equal(product(x, weight, torch.bfloat16), found.bfloat16())
@@ -74,7 +73,8 @@ def test_products(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) ->
 def test_tokens_are_independent(
     outputs: int, inputs: int, dtype: torch.dtype, workers: Callable[[int], None]
 ) -> None:
-    x, weight = drawn(1300, inputs).to(dtype) / 3, drawn(outputs, inputs, seed=1).to(dtype) / 3
+    x = drawn(1300, inputs).to(dtype) / 3
+    weight = drawn(outputs, inputs, seed=1).to(dtype) / 3
     whole = product(x, weight)
     for count in (1, 3):
         workers(count)
@@ -85,7 +85,8 @@ def test_tokens_are_independent(
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_damage_stays_in_its_row_and_column(value: float, dtype: torch.dtype) -> None:
-    x, weight = drawn(40, 50).to(dtype), drawn(33, 50, seed=1).to(dtype)
+    x = drawn(40, 50).to(dtype)
+    weight = drawn(33, 50, seed=1).to(dtype)
     x[37, 49], weight[3, 0] = value, value
     damaged = ~product(x, weight).isfinite()
     expected = torch.zeros(40, 33, dtype=torch.bool)
@@ -95,7 +96,8 @@ def test_damage_stays_in_its_row_and_column(value: float, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("tokens", [1, 37, 70])
 def test_rows_may_be_columns_of_a_wider_matrix(tokens: int, dtype: torch.dtype) -> None:
-    wide, weight = drawn(tokens, 200).to(dtype), drawn(33, 64, seed=1).to(dtype)
+    wide = drawn(tokens, 200).to(dtype)
+    weight = drawn(33, 64, seed=1).to(dtype)
     assert torch.equal(
         product(wide[:, 64:128], weight), product(wide[:, 64:128].contiguous(), weight)
     )

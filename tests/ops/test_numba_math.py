@@ -150,7 +150,8 @@ def test_vector_functions_at_the_ends(
 
 def test_every_bf16_number_survives_and_rounding_is_torchs() -> None:
     bits = np.arange(65536, dtype=np.uint16)
-    wide, back = np.empty(65536, np.float32), np.empty(65536, np.uint16)
+    wide = np.empty(65536, np.float32)
+    back = np.empty(65536, np.uint16)
     _copy(bits, wide)
     _copy(wide, back)
     number = ~np.isnan(wide)
@@ -165,17 +166,16 @@ def test_every_bf16_number_survives_and_rounding_is_torchs() -> None:
     )
     out = np.empty(values.shape, np.uint16)
     _copy(values, out)
-    actual, expected = (
-        torch.from_numpy(out).view(torch.bfloat16),
-        torch.from_numpy(values).to(torch.bfloat16),
-    )
+    actual = torch.from_numpy(out).view(torch.bfloat16)
+    expected = torch.from_numpy(values).to(torch.bfloat16)
     assert torch.equal(actual.isnan(), expected.isnan())
     assert torch.equal(actual[~expected.isnan()], expected[~expected.isnan()])
 
 
 def test_parallel_follows_torchs_number_of_threads() -> None:
     """Also where it starts numba's pool, which resets torch's number."""
-    before, out = torch.get_num_threads(), np.zeros((8, 3), np.uint16)
+    before = torch.get_num_threads()
+    out = np.zeros((8, 3), np.uint16)
     torch.set_num_threads(1)
     try:
         with parallel():

@@ -22,7 +22,8 @@ warnings.simplefilter("ignore")  # Python warns of forks beside threads
 embedder = Embedder(tiny_model(Path(sys.argv[1])))
 texts = ["the cat sat on the mat " * 50, "dog"]
 def read(text):
-    (torch.ones(600, 600) @ torch.ones(600, 600)).sum()  # large enough for several of torch's threads
+    # large enough for several of torch's threads
+    (torch.ones(600, 600) @ torch.ones(600, 600)).sum()
     return embedder.encode(text)
 """
 USED = "expected = [read(text) for text in texts]\n"
@@ -30,7 +31,8 @@ FORK = """
 child = os.fork()
 if child == 0:
     try:
-        same = all(np.allclose(read(text), other, atol=1e-5) for text, other in zip(texts, expected or map(read, texts)))
+        pairs = zip(texts, expected or map(read, texts))
+        same = all(np.allclose(read(text), other, atol=1e-5) for text, other in pairs)
         print("same" if same else "other", torch.get_num_threads(), flush=True)
     except BaseException as error:
         print(type(error).__name__, error, flush=True)

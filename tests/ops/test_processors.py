@@ -34,10 +34,9 @@ def start(
     folder: Path, environment: dict[str, str], *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     variables = os.environ | PATHS | {"NUMBA_CACHE_DIR": str(folder)} | environment
-    root = PROGRAMS.parents[1]
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=root,
+        cwd=PROGRAMS.parents[1],
         env=variables,
         capture_output=True,
         text=True,
@@ -110,6 +109,7 @@ def test_without_fused_multiply_adds_models_run_in_plain_torch_and_say_so_once(
     done = start(tmp_path, {"NUMBA_CPU_NAME": "generic"}, "-c", PLAIN)
     assert done.stdout == "None (1, 384)\n", done.stderr
     reason = "the processor has no FMA instructions, or numba is configured not to use them"
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
-    assert warnings == [f"WARNING: Encoder runs in plain torch, because {reason}"]
+    assert [line for line in done.stderr.splitlines() if line.startswith("WARNING")] == [
+        f"WARNING: Encoder runs in plain torch, because {reason}"
+    ]
     assert list(tmp_path.iterdir()) == []  # no kernel was compiled

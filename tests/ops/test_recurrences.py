@@ -20,7 +20,8 @@ FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)
 
 def _error(actual: Tensor, truth: Tensor) -> float:
     assert actual.shape == truth.shape
-    actual, truth = actual.detach().double(), truth.detach().double()
+    actual = actual.detach().double()
+    truth = truth.detach().double()
     return float((actual - truth).abs().max() / truth.abs().max().clamp(min=1e-30))
 
 
@@ -197,10 +198,8 @@ def test_long_sequences_stay_stable() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 8, 64])
 def test_chunk_size_changes_nothing(chunk: int) -> None:
-    inputs, cu = (
-        _inputs("wkv7-odd", 100, torch.float64).values(),
-        torch.tensor([0, 65, 65, 66, 100]),
-    )
+    inputs = _inputs("wkv7-odd", 100, torch.float64).values()
+    cu = torch.tensor([0, 65, 65, 66, 100])
     start = torch.randn(4, 3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     truth = wkv7(*inputs, cu, start, backend="reference")
     assert all(

@@ -6,8 +6,6 @@ replaced. `wrong` counts results of threads that differ from those read alone, i
 is of those read alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -48,7 +46,8 @@ def backbone(name: str, dtype: str) -> list[Callable[[], np.ndarray]]:
     model = build_backbone(name, CONFIGS[name].to_dict(), weights, dtype, "cpu")
 
     def step(lengths: tuple[int, ...]) -> Callable[[], np.ndarray]:
-        ids, cu = token_ids(sum(lengths)), cumulative(lengths)
+        ids = token_ids(sum(lengths))
+        cu = cumulative(lengths)
         with torch.inference_mode():
             _, start = model(token_ids(len(lengths), seed=1), cumulative((1,) * len(lengths)))
 

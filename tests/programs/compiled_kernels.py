@@ -10,8 +10,6 @@ of real calls. Results are never looked at. Prints one line per kernel: its name
 registers it spills per thread.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -78,10 +76,8 @@ def scan(dtype: torch.dtype, channels: int, cu: Tensor, skip: Tensor | None) -> 
     from runnel.ops.selective_scan.gpu import selective_scan_gpu
 
     tokens = int(cu[-1])
-    x, coefficients = (
-        torch.zeros(tokens, channels, dtype=dtype, requires_grad=True),
-        torch.zeros(tokens, 16, dtype=dtype),
-    )
+    x = torch.zeros(tokens, channels, dtype=dtype, requires_grad=True)
+    coefficients = torch.zeros(tokens, 16, dtype=dtype)
     y, end = selective_scan_gpu(
         x,
         torch.zeros(tokens, channels),
@@ -108,10 +104,11 @@ def through_fla() -> None:
     """The adapters with bf16 inputs as the backbones pass them; the first of the autotuner's
     choices stands for all.
     """
+    # before the driver is replaced: they ask it for a real GPU
     import fla.modules.causal_conv1d
     import fla.modules.norm.layernorm_gated
     import fla.ops.rwkv7
-    import fla.ops.simple_gla  # noqa: F401  # before the driver is replaced: they ask it for a real GPU
+    import fla.ops.simple_gla  # noqa: F401
     from triton.runtime.autotuner import Autotuner
 
     from runnel.ops.ssd import gpu as ssd_gpu
@@ -135,7 +132,8 @@ def through_fla() -> None:
         assert [t.dtype for t in (y, x.grad, end, dt.grad, state.grad)] == [torch.bfloat16] * 2 + [
             torch.float32
         ] * 3
-        w, state = torch.zeros(200, 4, 64, requires_grad=form == "chunk"), torch.zeros(3, 4, 64, 64)
+        w = torch.zeros(200, 4, 64, requires_grad=form == "chunk")
+        state = torch.zeros(3, 4, 64, 64)
         x = x.detach()
         o, end = wkv7_gpu.wkv7_gpu(x, w, x, x, x, x, CU, state)
         assert o.dtype == torch.bfloat16
@@ -155,4 +153,7 @@ def own() -> None:
 
 
 if __name__ == "__main__":
-    through_fla() if sys.argv[1:] == ["fla"] else own()
+    if sys.argv[1:] == ["fla"]:
+        through_fla()
+    else:
+        own()

@@ -72,8 +72,10 @@ def _with_bool_mask(access: Any, place: int) -> Any:
 
 
 def check(name: str, *, gradients: bool) -> None:
-    operator, g = OPERATORS[name], torch.Generator().manual_seed(0)
-    cu, inputs = torch.tensor([0, *LENGTHS]).cumsum(0), operator.make(sum(LENGTHS), g)
+    operator = OPERATORS[name]
+    g = torch.Generator().manual_seed(0)
+    cu = torch.tensor([0, *LENGTHS]).cumsum(0)
+    inputs = operator.make(sum(LENGTHS), g)
     if operator.state_shape:
         inputs["state"] = normal(g, len(LENGTHS), *operator.state_shape)
 

@@ -2,8 +2,6 @@
 it can.
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import count
 

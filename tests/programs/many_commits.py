@@ -2,8 +2,6 @@
 readers that search each commit.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,7 +8,8 @@ import struct
 import sys
 from pathlib import Path
 
-counts, image = Path(sys.argv[1]), Path(sys.argv[2])
+counts = Path(sys.argv[1])
+image = Path(sys.argv[2])
 number = len(counts.read_text()) if counts.exists() else 0
 counts.write_text("x" * (number + 1))
 header = image.read_bytes()[:24]

@@ -6,8 +6,6 @@ Prints a JSON object. The folder NUMBA_CACHE_DIR must be empty, because kernels 
 source to compile again.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import re
@@ -29,7 +27,8 @@ OTHER_VECTORS = re.compile(r"\bzmm\d")  # 512 bits
 
 def arm_assembly(machine: binding.TargetMachine, ir: str) -> str:
     module = binding.parse_assembly(ir)
-    module.triple, module.data_layout = ARM[0], str(machine.target_data)
+    module.triple = ARM[0]
+    module.data_layout = str(machine.target_data)
     return machine.emit_assembly(module)
 
 
@@ -82,10 +81,8 @@ def main() -> None:
         for compiled in kernel.overloads.values():
             name = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}"
             ir = code[compiled.library]
-            own, other = (
-                compiled.library.get_asm_str(),
-                "" if "llvm.x86." in ir else arm_assembly(machine, ir),
-            )
+            own = compiled.library.get_asm_str()
+            other = "" if "llvm.x86." in ir else arm_assembly(machine, ir)
             found["kernels"].append(name)
             found["wide"] += [name] * bool(OTHER_VECTORS.search(own))
             found["x86"] += [name] * ("llvm.x86." in ir)

@@ -2,8 +2,6 @@
 file is there.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -15,11 +13,9 @@ from runnel.integrations.ray import _Worker
 class LoggedWorker(_Worker):
     def __init__(self, pool: Any, runnel: str) -> None:
         super().__init__(pool, runnel)
-        self._folder, self._begun, encode = (
-            Path(os.environ["RAY_WORKER_LOG"]),
-            0,
-            self._encoder.encode,
-        )
+        self._folder = Path(os.environ["RAY_WORKER_LOG"])
+        self._begun = 0
+        encode = self._encoder.encode
 
         def logged(rows: Any) -> Any:
             if rows:

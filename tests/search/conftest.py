@@ -1,7 +1,5 @@
 """Fixtures for tests of the index."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,7 +33,8 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     yield s3_server
-    s3_server.refuse, s3_server.before = None, lambda key, path: None
+    s3_server.refuse = None
+    s3_server.before = lambda key, path: None
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 committed.
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -92,7 +90,7 @@ def test_vectors_that_are_not_finite_and_lost_rows_are_damage(store, monkeypatch
     if isinstance(store, LanceStore):
         with pytest.raises(
             StoreError,
-            match=r"damaged: a vector of document 'right' has the length 2 .*; run .*--in .*index`",
+            match=r"'right' .* 2 .*--in .*index`",
         ):
             store.nearest(unit(1, 0, 0, 0), 1, [])
     add(store, RIGHT)
@@ -177,7 +175,8 @@ def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
     before.
     """
     store = LanceStore.open(str(folder))
-    right, told = seen(store, "cat and"), 0
+    right = seen(store, "cat and")
+    told = 0
     store.close()
     for path in sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()):
         for damage in ("lost", "cut"):

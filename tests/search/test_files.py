@@ -2,8 +2,6 @@
 files that did not change.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -13,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.files import write_files
 from helpers.stored_documents import passages_of
 
 from runnel.errors import InputError
@@ -29,12 +28,13 @@ def folder(tmp_path):
         "<html><title>Rivers</title><body><h1>The river</h1><p>A river runs to the"
         " sea.</p></body></html>"
     )
-    rows = "".join(json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3))
     files = {
         ".git/hidden.txt": "hidden",
         "plain.txt": "The cat sat on the mat.",
         "deep/page.html": page,
-        "rows.jsonl": rows,
+        "rows.jsonl": "".join(
+            json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3)
+        ),
     }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -119,9 +119,14 @@ def test_globs_say_which_files_are_indexed_and_unreadable_files_are_reported(ind
         ["plain.txt"],
     )
     assert len(index) == 4
-    (folder / "new.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 cut off")
-    (folder / "empty.txt").write_text("")
+    write_files(
+        folder,
+        {
+            "new.txt": b"\x89PNG\r\n\x1a\n\0\0",
+            "broken.pdf": b"%PDF-1.4 cut off",
+            "empty.txt": "",
+        },
+    )
     changes = index.add_files([folder])
     assert names(changes.failed, folder) == ["broken.pdf", "new.txt"]
     assert names(changes.empty, folder) == ["empty.txt"] and "empty.txt" not in caplog.text
@@ -130,16 +135,24 @@ def test_globs_say_which_files_are_indexed_and_unreadable_files_are_reported(ind
 
 
 def test_files_that_are_no_documents_or_have_no_rows_are_only_noted(index, folder, caplog):
-    (folder / "lines.tsv").write_text("one line, taken for the name of a column\n")
-    (folder / "names.csv").write_text("id,text\n")
+    write_files(
+        folder,
+        {
+            "lines.tsv": "one line, taken for the name of a column\n",
+            "names.csv": "id,text\n",
+        },
+    )
     with Index.create(folder / "deep" / "library", index.embedder) as other:
         other.add_files([folder / "plain.txt"])
         other.optimize()  # of its files none is read or noted
     caplog.clear()
-    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    (folder / "deep" / "program").write_bytes(b"\x7fELF\0\0")
-    (folder / "questions.jsonl").write_text(
-        '{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n'
+    write_files(
+        folder,
+        {
+            "picture.png": b"\x89PNG\r\n\x1a\n\0\0",
+            "deep/program": b"\x7fELF\0\0",
+            "questions.jsonl": '{"question": "who", "file": "plain.txt", "text": "on the mat"}\n',
+        },
     )
     changes = index.add_files([folder])
     assert len(changes.added) == 5 and not changes.failed
@@ -171,8 +184,7 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, cap
     with open(bad, "w") as file:
         file.write("The cat.")
     for _ in range(2):  # repeatable
-        changes = index.add_files([folder])
-        [(name, reason)] = changes.failed.items()
+        [(name, reason)] = index.add_files([folder]).failed.items()
         assert os.fsencode(name) == os.fsencode(folder) + b"/bad\xff\xfename.txt"
         assert reason == f"{name} has a name that is not UTF-8; rename the file"
         assert len(index) == 5
@@ -182,10 +194,15 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, cap
 @pytest.mark.parametrize(
     ("kind", "content", "bad", "good"),
     [
-        ("jsonl", [f'{{"id": "{name}", "text": "x"}}' for name in ("a", "b\\ud800", "a", "a", "")], (2, 3, 4), ["a", "5"]),
+        (
+            "jsonl",
+            [f'{{"id": "{name}", "text": "x"}}' for name in ("a", "b\\ud800", "a", "a", "")],
+            (2, 3, 4),
+            ["a", "5"],
+        ),
         ("csv", ["id,text", "a,1", "b,2", "a,3", ",4", "a,5"], (4, 6), ["a", "b", "4"]),
     ],
-)  # fmt: skip
+)
 def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(
     index, folder, caplog, kind, content, bad, good
 ):
@@ -231,7 +248,9 @@ def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path)
 
 
 def test_files_that_change_or_go_while_the_folder_is_read(index, folder, monkeypatch):
-    changed, gone, digest = folder / "plain.txt", folder / "deep" / "page.html", FileHashes.sha256
+    changed = folder / "plain.txt"
+    gone = folder / "deep" / "page.html"
+    digest = FileHashes.sha256
 
     def late(hashes: FileHashes, file: Path) -> str:
         value = digest(hashes, file)

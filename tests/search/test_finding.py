@@ -2,8 +2,6 @@
 counts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import weakref
@@ -201,11 +199,20 @@ def test_json_is_plain_and_complete():
     place["table_row"] = None
     [sentence] = value["sentences"]
     assert sentence == {
-        **place, "line": 1, "start": 0, "end": 10, "text": "One dog.\n\n", "score": 1.0, "index": 0,
-        "answers": None, "before": "", "after": "One dog.", "parts": None,
+        **place,
+        "line": 1,
+        "start": 0,
+        "end": 10,
+        "text": "One dog.\n\n",
+        "score": 1.0,
+        "index": 0,
+        "answers": None,
+        "before": "",
+        "after": "One dog.",
+        "parts": None,
         "also": [{**place, "line": 3, "start": 10, "end": 18, "text": "One dog."}],
         "also_omitted": 0,
-    }  # fmt: skip
+    }
     empty = {
         "file": "b",
         "kind": "txt",
@@ -280,11 +287,11 @@ def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetr
 
     kept: list[int] = []
     second_look = retriever.second_look
-    retriever.second_look = lambda scored: kept.append(len(scored)) or second_look(scored)  # type: ignore
+    retriever.second_look = lambda scored: kept.append(len(scored)) or second_look(scored)
     try:
         assert len(find(retriever, QUERY, documents(), top_k=3).sentences) == 3
     finally:
-        del retriever.second_look  # type: ignore
+        del retriever.second_look
     # some are read ahead
     assert kept[0] <= READ_AGAIN_TOGETHER and max(held) <= 3 * READ_AGAIN_TOGETHER
 

@@ -2,8 +2,6 @@
 place.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile
@@ -13,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.stored_documents import passages_of
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
@@ -21,7 +20,7 @@ from runnel.search.index import Index
 
 TEXTS = {
     "river": "A river runs to the sea. The river is executed finally.",
-    "cat": "The cat sat on the mat. The dog sat on the cat. " * 12,
+    "cat": repeat("The cat sat on the mat. The dog sat on the cat. ", 12),
     "clause": "The finally clause is executed on the mat.",
 }
 
@@ -50,10 +49,9 @@ def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_rea
     for name, text in TEXTS.items():
         passages = [rows[key] for key in sorted(rows) if key[0] == name and key[1] >= 0]
         assert "".join(row.text for row in passages) == text
-        spans = [(row.start, row.end) for row in passages]
         np.testing.assert_allclose(
             np.stack([row.vector for row in passages]),
-            embedder.encode_spans(text, spans),
+            embedder.encode_spans(text, [(row.start, row.end) for row in passages]),
             atol=2e-5,
         )
         np.testing.assert_allclose(rows[name, -1].vector, embedder.encode_document(text), atol=2e-5)
@@ -74,7 +72,7 @@ def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_rea
         "nothing": "there is no such document"
     }
     assert "river" not in {hit.id for hit in index.search("river")} and len(index) == 2
-    log = "The cat sat on the mat. " * 2500  # more than 16,384 tokens
+    log = repeat("The cat sat on the mat. ", 2500)  # more than 16,384 tokens
     index.add([Document("log", log)])
     # costs the last passage and the new tokens
     changes = index.add([Document("log", log + "The dog sat.")])
@@ -185,7 +183,7 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
         Embedder(tiny_model(tmp_path / "other", seed=1)),
         Embedder(embedder.model, truncate_dim=8),
     ):
-        with pytest.raises(StoreError, match="made with the model 'tiny'; 'tiny', as it is now"):
+        with pytest.raises(StoreError, match=r"'tiny'.*'tiny'"):
             Index.open(tmp_path / "index", other)
     with Index.create(tmp_path / "named", "pocket") as named:
         named.add(

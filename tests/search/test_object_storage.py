@@ -1,7 +1,5 @@
 """The index under a URI of an object storage, on a local S3 server."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading
@@ -56,7 +54,9 @@ class Paused:
     """Holds a writer, known by its access key, before the n-th version it makes."""
 
     def __init__(self, number):
-        self._left, self.reached, self.go_on = number, threading.Event(), threading.Event()
+        self._left = number
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
 
     def __call__(self):
         self._left -= 1
@@ -163,7 +163,8 @@ def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monk
     s3.before = stop_at_the_commit_row
     with pytest.raises(StoreError):
         commit(store, "b", "bananas")
-    s3.refuse, s3.before = None, lambda key, path: None
+    s3.refuse = None
+    s3.before = lambda key, path: None
     assert (
         {row.document for row in store.nearest(unit(1, 1, 1, 1), 9, [])}
         == {"a"}

@@ -1,7 +1,5 @@
 """The index in Qdrant: the same answers as LanceDB's, and what a crash leaves is mended."""
 
-from __future__ import annotations
-
 import threading
 import traceback
 from dataclasses import replace
@@ -81,7 +79,8 @@ def test_both_stores_find_the_same(both, where, among):
     if among is not None:
         wanted.append((IDS, "in", among))
     for vector in (unit(1, 0, 0, 0), unit(1, -2, 3, 0.5)):
-        ours, theirs = lance.nearest(vector, 500, wanted), qdrant.nearest(vector, 500, wanted)
+        ours = lance.nearest(vector, 500, wanted)
+        theirs = qdrant.nearest(vector, 500, wanted)
         assert {(one.document, one.number) for one in theirs} == {
             (one.document, one.number) for one in ours
         }
@@ -91,7 +90,8 @@ def test_both_stores_find_the_same(both, where, among):
         )
         assert [one.score for one in theirs] == sorted((one.score for one in theirs), reverse=True)
     for query in ("zebra", "river tax novel", "the zebra and a VIOLIN"):
-        ours, theirs = lance.lexical(query, 500, wanted), qdrant.lexical(query, 500, wanted)
+        ours = lance.lexical(query, 500, wanted)
+        theirs = qdrant.lexical(query, 500, wanted)
         assert {(one.document, one.number) for one in theirs} == {
             (one.document, one.number) for one in ours
         }
@@ -115,7 +115,8 @@ def test_words_are_weighed_as_by_bm25(both):
     library = bm25().BM25()
     library.index(words_of([row.text for row in rows]), show_progress=False)
     for query in ("zebra", "river tax novel", "zebra violin"):
-        theirs, found = qdrant.lexical(query, 500, []), library.get_scores(words_of([query])[0])
+        theirs = qdrant.lexical(query, 500, [])
+        found = library.get_scores(words_of([query])[0])
         scores = {(row.document, row.number): score for row, score in zip(rows, found, strict=True)}
         assert theirs[0].score == pytest.approx(
             scores[theirs[0].document, theirs[0].number], rel=0.05
@@ -220,7 +221,7 @@ def test_places_are_checked():
             open_store(uri)
     with pytest.raises(
         StoreError,
-        match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?",
+        match=r"qdrant\+http://127.0.0.1:9/index cannot be reached",
     ):
         open_store("qdrant+http://127.0.0.1:9/index")
 
@@ -232,9 +233,7 @@ def test_a_collection_of_another_program_is_left_alone(place):
         "other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT)
     )
     store._client.upsert("other", [models.PointStruct(id=1, vector=[1, 0, 0, 0])])
-    with pytest.raises(
-        StoreError, match="already holds an index, or a collection of another program"
-    ):
+    with pytest.raises(StoreError, match="another program"):
         create_store(other, SETTINGS)
     assert store._client.count("other").count == 1
 
@@ -256,7 +255,7 @@ def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         refused = pytest.raises(
-            StoreError, match=r"no access to qdrant\+http://127.0.0.1:\d+/index; set QDRANT_API_KEY"
+            StoreError, match=r"qdrant\+http://127.0.0.1:\d+/index.*QDRANT_API_KEY"
         )
         with pytest.warns(UserWarning, match="insecure connection"), refused as caught:
             open_store(f"qdrant+http://127.0.0.1:{server.server_port}/index")

@@ -1,7 +1,5 @@
 """All stores keep the same promises."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -322,8 +320,9 @@ def check_killed(uri: str, acknowledged: int) -> None:
         np.array_equal(row.vector, np.eye(4, dtype=np.float32)[version % 4])
         for row in passages.values()
     )
-    found = {(row.document, row.number) for row in store.lexical(f"edition{version}", 50, [])}
-    assert found == {(name, 0) for name in documents}
+    assert {(row.document, row.number) for row in store.lexical(f"edition{version}", 50, [])} == {
+        (name, 0) for name in documents
+    }
 
 
 @pytest.mark.slow
@@ -332,7 +331,9 @@ def check_killed(uri: str, acknowledged: int) -> None:
     [("lance", 4, 0.4), pytest.param("lance", 20, 0.4, marks=pytest.mark.release), ("s3", 2, 1.0)],
 )
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(place_of, kind, times, seconds):
-    place, rng, last = place_of(kind), random.Random(7), -1
+    place = place_of(kind)
+    rng = random.Random(7)
+    last = -1
     place.create().close()
     for _ in range(times):
         told = run_and_kill(place.uri, rng.uniform(0, seconds))
@@ -344,11 +345,16 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(place_of, kind, time
 @pytest.mark.parametrize(
     "uri",
     [
-        "s3://AKIA:s3cr3t@bucket/library", "s3://AKIA:s3/cr3t@bucket/library", "az://c/library?sig=s3cr3t", "gs://b/l?x=1&Key=s3cr3t",
-        "qdrant+http://me:s3cr3t@localhost:1/index", "qdrant+https://s3cr3t@localhost/index", "qdrant+http://h/i?api_key=s3cr3t",
+        "s3://AKIA:s3cr3t@bucket/library",
+        "s3://AKIA:s3/cr3t@bucket/library",
+        "az://c/library?sig=s3cr3t",
+        "gs://b/l?x=1&Key=s3cr3t",
+        "qdrant+http://me:s3cr3t@localhost:1/index",
+        "qdrant+https://s3cr3t@localhost/index",
+        "qdrant+http://h/i?api_key=s3cr3t",
         "qdrant+http://s3cr3t@localhost/",
     ],
-)  # fmt: skip
+)
 def test_a_place_with_a_password_or_a_key_is_refused_without_them(uri):
     """No store uses them, and the place would be shown by later errors."""
     for use in (open_store, holds_index, lambda place: create_store(place, SETTINGS)):

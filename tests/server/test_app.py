@@ -15,6 +15,7 @@ import openai
 import pytest
 from helpers.children import GIVE_UP_S, wait_for
 from helpers.serving import serving
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Embedder, Index
@@ -199,7 +200,8 @@ def test_what_is_wrong_with_a_body_is_named(server, content, kind, message):
 
 def test_pages_and_metrics_about_the_server(server, tiny):
     """/docs works offline; every answer, also a refusal, has the headers of the policy."""
-    page, schema = server.get("/docs").text, server.get("/openapi.json").json()
+    page = server.get("/docs").text
+    schema = server.get("/openapi.json").json()
     assert "<script" not in page and "://" not in page and "/openapi.json" in page
     assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
     facts = server.get("/info").json()
@@ -240,7 +242,7 @@ def test_pages_and_metrics_about_the_server(server, tiny):
 
 def test_bodies_have_a_limit(tiny):
     with serving(tiny, name="tiny", max_body_bytes=100_000) as client:
-        large = json.dumps({"input": "a" * 100_000}).encode()
+        large = json.dumps({"input": repeat("a", 100_000)}).encode()
         # with a length, in chunks
         for content in (
             large,
@@ -258,7 +260,7 @@ def test_bodies_have_a_limit(tiny):
         assert client.post(
             "/embed", content=large, headers={"content-type": "application/json"}
         ).json()["error_type"]
-        assert client.post("/v1/embeddings", json={"input": "a" * 90_000}).status_code == 200
+        assert client.post("/v1/embeddings", json={"input": repeat("a", 90_000)}).status_code == 200
         wait_for(lambda: not held_in(client))  # forgotten just after the response is sent
 
 
@@ -316,8 +318,9 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
     monkeypatch.setattr(connections, "UNREAD_S", GIVE_UP_S)
     size, limit = 12_000_000, 10_000_000  # two answers are more than a client may leave unread
     with serving(tiny, name="tiny", max_body_bytes=limit) as client, ExitStack() as stack:
-        unread, address = guard_of(client)._unread, (client.base_url.host, client.base_url.port)
-        monkeypatch.setattr(client.app, "openapi", lambda: {"large": "a" * size})
+        unread = guard_of(client)._unread
+        address = (client.base_url.host, client.base_url.port)
+        monkeypatch.setattr(client.app, "openapi", lambda: {"large": repeat("a", size)})
         for number in range(10):  # pipelined, too
             connection = stack.enter_context(socket.socket())
             # else the system keeps a whole answer
@@ -334,7 +337,9 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
         assert client.get("/openapi.json").json() == client.app.openapi()
 
 
-OPENAI, COHERE, TEI = {"error"}, {"message"}, {"error", "error_type"}
+OPENAI = {"error"}
+COHERE = {"message"}
+TEI = {"error", "error_type"}
 POSTS = {  # by route: the fields of an error, and a body
     "/v1/embeddings": (OPENAI, {"input": "a b c d"}),
     "/v1/find": (OPENAI, {"query": "a", "documents": ["b c d"]}),

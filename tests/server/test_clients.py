@@ -9,16 +9,15 @@ import huggingface_hub
 import numpy as np
 import openai
 import pytest
-from helpers.serving import serving
+from helpers.texts import repeat
 
 from runnel import Reranker, SentenceRetriever
-from runnel.models.embedder import Embedder
 from runnel.models.precision import quantize
 
 TEXTS = [
     "A tuple cannot be changed.",
     "Rain fell 🌧 on the roof.",
-    "The train leaves at noon. " * 90,
+    repeat("The train leaves at noon. ", 90),
 ]
 QUERY = "Who keeps the mill?"
 DOCUMENTS = [
@@ -27,23 +26,6 @@ DOCUMENTS = [
     "Rain fell.",
 ]
 TOLERANCE = 1e-5  # other texts in a step change the order of sums
-
-
-@pytest.fixture(scope="module")
-def embedder():
-    return Embedder.load("pocket")
-
-
-@pytest.fixture(scope="module")
-def server(embedder):
-    with serving(embedder.model) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def openai_client(server):
-    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as one:
-        yield one
 
 
 def post(server, path, body, ignored=""):
@@ -301,7 +283,7 @@ def test_the_vectors_of_tokens_pool_to_the_vector_of_the_text(server, embedder):
     close(means / np.linalg.norm(means, axis=1, keepdims=True), embedder.encode(TEXTS))
     (single,) = post(server, "/embed_all", {"inputs": TEXTS[0]})
     close(single, found[0])
-    done = server.post("/embed_all", json={"inputs": "noon " * 4096})
+    done = server.post("/embed_all", json={"inputs": repeat("noon ", 4096)})
     assert done.status_code == 422 and "4,096" in done.json()["error"]
 
 
@@ -315,7 +297,7 @@ def test_tokens_are_those_that_the_model_reads(server, embedder):
     plain = post(server, "/tokenize", {"inputs": TEXTS[0], "add_special_tokens": False})
     assert plain == [found[0][1:-1]]
     assert post(server, "/tokenize", {"inputs": "", "prompt_name": "query"}, "prompt_name")
-    done = server.post("/tokenize", json={"inputs": ["a " * 100_001] * 2})
+    done = server.post("/tokenize", json={"inputs": [repeat("a ", 100_001)] * 2})
     assert done.status_code == 422 and "200,000" in done.json()["error"]
 
 
@@ -364,7 +346,7 @@ def test_info_is_what_the_model_does(server):
     facts = server.get("/info").json()
     longest = facts["max_input_length"]
     assert longest == 256 and facts["auto_truncate"] is False
-    text = "noon " * 2 * longest  # neither cut nor refused
+    text = repeat("noon ", 2 * longest)  # neither cut nor refused
     tokens = post(server, "/tokenize", {"inputs": text})[0]
     assert len(tokens) > longest
     read = post(server, "/v1/embeddings", {"input": text, "truncate": False})["usage"]

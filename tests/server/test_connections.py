@@ -29,7 +29,9 @@ class App:
     """
 
     def __init__(self):
-        self.go, self.began, self.left = threading.Event(), 0, 0
+        self.go = threading.Event()
+        self.began = 0
+        self.left = 0
 
     async def __call__(self, scope, receive, send):
         self.began += 1
@@ -52,7 +54,8 @@ def limited():
     """Yield an application and a function that connects to it and sends; its server has the limits
     of `connections`.
     """
-    app, opened = App(), []
+    app = App()
+    opened = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         served = LimitedServer(UnambiguousBodies(app), lifespan="off", timeout_graceful_shutdown=1)
         thread = threading.Thread(target=served.run, args=([listening],))
@@ -228,10 +231,8 @@ def test_an_answer_that_is_not_read_ends(monkeypatch, requests):
 def test_an_answer_that_is_read_slowly_arrives(monkeypatch):
     monkeypatch.setattr(connections, "HEADERS_S", 0.2)
     with limited() as (_, connect):
-        connection, read = (
-            connect(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
-            0,
-        )
+        connection = connect(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        read = 0
         while data := connection.recv(1 << 22):
             read += len(data)
             time.sleep(0.02)

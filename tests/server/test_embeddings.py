@@ -7,6 +7,7 @@ import numpy as np
 import openai
 import pytest
 from helpers.serving import serving
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, write_tokenizer
 from helpers.tiny_transformers import write_transformer
 
@@ -16,31 +17,14 @@ TEXTS = [
     "A tuple cannot be changed.",
     "Rain fell 🌧 on the roof.",
     "x",
-    "The train leaves at noon. " * 200,
+    repeat("The train leaves at noon. ", 200),
 ]
 TOLERANCE = 1e-5  # other texts in a step change the order of sums
 
 
-@pytest.fixture(scope="module")
-def embedder():
-    return Embedder.load("pocket")
-
-
-@pytest.fixture(scope="module")
-def server(embedder):
-    with serving(embedder.model) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as one:
-        yield one
-
-
-def test_openai_client(client, embedder):
+def test_openai_client(openai_client, embedder):
     """The client asks for base64 unless told otherwise."""
-    found = client.embeddings.create(model="pocket", input=TEXTS)
+    found = openai_client.embeddings.create(model="pocket", input=TEXTS)
     assert [one.index for one in found.data] == [0, 1, 2, 3]
     np.testing.assert_allclose(
         [one.embedding for one in found.data], embedder.encode(TEXTS), atol=TOLERANCE
@@ -48,36 +32,40 @@ def test_openai_client(client, embedder):
     tokens = sum(map(len, embedder.render(TEXTS)))
     assert found.usage.prompt_tokens == found.usage.total_tokens == tokens
     assert found.model == "pocket" and found.object == "list"
-    one = client.embeddings.create(model="pocket", input=TEXTS[0], encoding_format="float")
+    one = openai_client.embeddings.create(model="pocket", input=TEXTS[0], encoding_format="float")
     np.testing.assert_allclose([one.data[0].embedding], embedder.encode(TEXTS[:1]), atol=TOLERANCE)
     found = np.array(
-        client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=7).data[0].embedding
+        openai_client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=7)
+        .data[0]
+        .embedding
     )
     whole = embedder.encode(TEXTS[0])[:7]
     np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=TOLERANCE)
     with pytest.raises(
         openai.BadRequestError, match="dimensions is 385, the model's vectors have 384"
     ):
-        client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=385)
+        openai_client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=385)
     with pytest.raises(
         openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'"
     ) as error:
-        client.embeddings.create(model="text-embedding-3-small", input="a")
+        openai_client.embeddings.create(model="text-embedding-3-small", input="a")
     assert error.value.code == "model_not_found" and error.value.param == "model"
-    assert [one.id for one in client.models.list()] == ["pocket"]
+    assert [one.id for one in openai_client.models.list()] == ["pocket"]
 
 
-def test_token_ids_are_read_like_their_text(client, embedder):
+def test_token_ids_are_read_like_their_text(openai_client, embedder):
     tokenizer = embedder.model.tokenizer
     ids = [tokenizer.encode(text).ids.tolist() for text in TEXTS[:3]]
-    found = [one.embedding for one in client.embeddings.create(model="pocket", input=ids).data]
+    found = [
+        one.embedding for one in openai_client.embeddings.create(model="pocket", input=ids).data
+    ]
     np.testing.assert_allclose(found, embedder.encode(TEXTS[:3]), atol=TOLERANCE)
-    single = client.embeddings.create(model="pocket", input=ids[0]).data
+    single = openai_client.embeddings.create(model="pocket", input=ids[0]).data
     np.testing.assert_allclose(single[0].embedding, found[0], atol=TOLERANCE)
     with pytest.raises(openai.BadRequestError, match="which ids do not show: send the text"):
-        client.embeddings.create(model="pocket", input=[2003] * 300)
+        openai_client.embeddings.create(model="pocket", input=[2003] * 300)
     with pytest.raises(openai.BadRequestError, match="expected whole numbers from 0 to 30521"):
-        client.embeddings.create(model="pocket", input=[30522])
+        openai_client.embeddings.create(model="pocket", input=[30522])
 
 
 def test_inputs_that_are_refused(server):
@@ -162,7 +150,7 @@ def test_texts_longer_than_a_transformer_reads_are_cut_unless_the_request_says_n
     write_tokenizer(tmp_path)
     embedder = Embedder.load(tmp_path, "float32", "cpu", pooling="mean")
     longest = embedder.model.backbone.longest_text
-    texts = ["the cat sat on the mat " * 20, "the dog"]
+    texts = [repeat("the cat sat on the mat ", 20), "the dog"]
     cut = embedder.encode(texts, max_tokens=longest)
     with serving(embedder.model) as server:
         for body in ({}, {"truncate": True}, {"truncate": None}):

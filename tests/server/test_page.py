@@ -458,7 +458,8 @@ def test_a_server_with_a_key_asks_for_it_once(tmp_path, open_tab):
 
 
 def test_the_page_waits_for_the_model(tmp_path, open_tab):
-    go, tiny = threading.Event(), tiny_encoder(tmp_path)
+    go = threading.Event()
+    tiny = tiny_encoder(tmp_path)
 
     def load():
         assert go.wait(GIVE_UP_S)

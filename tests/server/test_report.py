@@ -3,6 +3,7 @@
 import pytest
 from helpers.browser import current, marked, scrolls_sideways, settle
 from helpers.document_files import pdf
+from helpers.texts import repeat
 
 pytestmark = pytest.mark.slow
 
@@ -129,11 +130,9 @@ def test_the_keyboard_reaches_everything(report, open_tab):
 def test_nothing_is_wider_than_the_window_and_colors_follow_the_system(
     report, open_tab, width, dark
 ):
-    long = "a" * 300
-    address = report(
-        "dog",
-        {f"{'b' * 100}.txt": f"The dog {long}.\n\n>>> code  {long}\n\n{paragraphs(SENTENCES)}"},
-    )
+    word = repeat("a", 300)
+    text = f"The dog {word}.\n\n>>> code  {word}\n\n{paragraphs(SENTENCES)}"
+    address = report("dog", {f"{repeat('b', 100)}.txt": text})
     tab = open_tab(address, width=width, dark=dark)
     assert not scrolls_sideways(tab)
     tab.locator("a.sentence").first.click()

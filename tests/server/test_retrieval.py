@@ -5,6 +5,7 @@
 import numpy as np
 import pytest
 from helpers.serving import serving
+from helpers.texts import repeat
 from helpers.tiny import judging_encoder
 
 from runnel import Document, Embedder, Index, SentenceRetriever
@@ -88,20 +89,17 @@ def test_find_in_other_units_text_without_a_token_and_long_queries(server):
     assert [
         one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]
     ] == ["Rain fell."]
-    done = server.post("/v1/find", json={"query": "a" * 20_001, "documents": ["b"]})
+    longest = repeat("a", 20_000)
+    done = server.post("/v1/find", json={"query": f"{longest}a", "documents": ["b"]})
     assert done.status_code == 413 and done.json()["error"]["param"] == "query"
-    assert (
-        server.post("/v1/find", json={"query": "a" * 20_000, "documents": ["b"]}).status_code == 200
-    )
+    assert server.post("/v1/find", json={"query": longest, "documents": ["b"]}).status_code == 200
     assert server.post("/v1/find", json={"query": " ", "documents": ["b"]}).status_code == 400
 
 
 def test_search(server, embedder, place):
     searched = server.post("/v1/search", json={"query": QUERY, "top_k": 2, "sentences": 9}).json()
-    found, expected = (
-        searched["documents"],
-        Index.open(place, embedder).search(QUERY, 2, sentences=9),
-    )
+    found = searched["documents"]
+    expected = Index.open(place, embedder).search(QUERY, 2, sentences=9)
     assert [(one["id"], one["rank"], one["title"], one["metadata"]) for one in found] == [
         (hit.id, hit.rank, hit.title, hit.metadata) for hit in expected
     ]

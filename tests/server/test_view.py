@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 
 from runnel.files import decode
 from runnel.models.scored import Scored, SecondLook
@@ -33,9 +34,9 @@ def view_of(sentences, scores, answers=None):
         "",
         "a",
         "One.\n\nTwo.\n",
-        "x" * 10_001,
-        "word " * 5000,
-        "line\n" * 3000,
+        repeat("x", 10_001),
+        repeat("word ", 5000),
+        repeat("line\n", 3000),
         "  code\n    more\n\n\nEnd.",
     ],
 )
@@ -57,7 +58,11 @@ def test_a_quarter_of_the_sentences_is_marked_and_equal_ones_once():
     sentences = [f"Sentence {n}. " for n in range(16)]
     sentences[3] = sentences[9] = "The answer. "
     scores = [-3.0] * 16
-    scores[3], scores[9], scores[0], scores[15], scores[7] = 2.0, 1.5, 1.0, 0.0, -1.0
+    scores[3] = 2.0
+    scores[9] = 1.5
+    scores[0] = 1.0
+    scores[15] = 0.0
+    scores[7] = -1.0
     view = view_of(sentences, scores)
     assert [(one["text"], one["answers"], len(one["also"])) for one in view["sentences"]] == [
         ("The answer. ", None, 1),

@@ -53,13 +53,11 @@ class Call:
     """A model call that reports one token per step until `go` is set, or `most` tokens."""
 
     def __init__(self, result=None, *, order=None, most=1 << 60):
-        self.began, self.go, self.result, self.ended, self.order = (
-            threading.Event(),
-            threading.Event(),
-            result,
-            None,
-            order,
-        )
+        self.began = threading.Event()
+        self.go = threading.Event()
+        self.result = result
+        self.ended = None
+        self.order = order
         self.most, self.done = most, 0
 
     def __call__(self, progress):
@@ -128,7 +126,8 @@ async def test_a_full_queue_says_when_to_retry(work):
     )
     one._recent = (100_000, 1000.0)  # 100 per second
     assert one.retry_after_s(500) == math.ceil((880 + 500 - 1000) / 100)
-    second, third = Call("second"), Call()
+    second = Call("second")
+    third = Call()
     for call in (first, second, third):
         call.go.set()
     done = await start(one, second, tokens=50)  # a smaller one fits
@@ -142,7 +141,8 @@ async def test_a_full_queue_says_when_to_retry(work):
 
 
 async def test_the_deadline_ends_a_running_call(work):
-    call, deadline_s = Call(), 0.05
+    call = Call()
+    deadline_s = 0.05
     # a busy machine may not have begun the call when its time is over
     while not call.began.is_set():
         one = work(deadline_s=deadline_s)
@@ -162,7 +162,8 @@ async def test_a_client_that_leaves_frees_its_work(work, waits):
     others = [Call() for _ in range(4 * waits)]  # all threads of the lane
     running = [start(one, call, characters=LONG) for call in others]
     await until(lambda: all(call.began.is_set() for call in others))
-    client, call = Client(), Call()
+    client = Client()
+    call = Call()
     task = start(one, call, characters=LONG, client=client)
     await until(lambda: one.waiting == 1 if waits else call.began.is_set())
     client.gone.set()
@@ -177,7 +178,9 @@ async def test_a_client_that_leaves_frees_its_work(work, waits):
 
 @pytest.mark.parametrize("characters", [10, LONG])
 async def test_counts_end_with_their_requests_and_at_the_limit(work, characters):
-    one, limits, stopped = work(max_request_tokens=1000), [], []
+    one = work(max_request_tokens=1000)
+    limits = []
+    stopped = []
 
     def count(job):
         tokens = 0
@@ -212,7 +215,10 @@ async def test_counts_end_with_their_requests_and_at_the_limit(work, characters)
 
 
 async def test_a_request_whose_client_has_left_ends_when_its_thread_does(work):
-    one, client, began, go = work(), Client(), threading.Event(), threading.Event()
+    one = work()
+    client = Client()
+    began = threading.Event()
+    go = threading.Event()
 
     def count(job):
         began.set()
@@ -236,7 +242,8 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
     )
     (tmp_path / "busy.html").write_text("<!-- a page -->busy")
     (tmp_path / "good.html").write_text("<!-- a page -->")
-    one, clients = work(), [Client() for _ in range(3)]
+    one = work()
+    clients = [Client() for _ in range(3)]
 
     def parse(client, name):
         return asyncio.create_task(
@@ -262,7 +269,8 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
 
 
 async def test_the_first_to_come_is_served_first_and_short_requests_have_their_own_threads(work):
-    one, order = work(), []
+    one = work()
+    order = []
     first = [Call() for _ in range(4)]
     running = [start(one, call, characters=LONG, tokens=0) for call in first]
     await until(lambda: one.running == 4)
@@ -304,7 +312,8 @@ async def test_drain_cancels_what_takes_too_long(work):
     calls = [Call() for _ in range(5)]
     running = [start(one, call, characters=LONG) for call in calls]
     await until(lambda: one.running == 4)
-    began, go = threading.Event(), threading.Event()
+    began = threading.Event()
+    go = threading.Event()
 
     def step(progress):  # a long one: the request is answered before it ends
         began.set()
@@ -326,7 +335,9 @@ async def test_drain_cancels_what_takes_too_long(work):
 
 
 def test_the_measured_speed_forgets(work, monkeypatch):
-    one, job, now = work(), SimpleNamespace(tokens=0, read=0), [0.0]
+    one = work()
+    job = SimpleNamespace(tokens=0, read=0)
+    now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     one._lanes[False].running = 1
     # with nothing to do it is no slow server
@@ -341,10 +352,8 @@ def test_the_measured_speed_forgets(work, monkeypatch):
 
 @pytest.mark.slow
 def test_short_and_long_texts_together():
-    model, load = (
-        load_model("pocket"),
-        Load(short_clients=10, long_clients=3, long_tokens=6_000, requests=4, vanishing=2),
-    )
+    model = load_model("pocket")
+    load = Load(short_clients=10, long_clients=3, long_tokens=6_000, requests=4, vanishing=2)
     short, long = cases(model, load)
     with serving(model) as client:
         phase = asyncio.run(run_phase(str(client.base_url), short, long, load))
@@ -364,8 +373,11 @@ SOAKED = {
 
 def soak_cases(model, index):
     """Return requests, (path, body, numbers of the library by what they are about)."""
-    embedder, reranker, retriever = Embedder(model), Reranker(model), SentenceRetriever(model)
-    draw, cases = random.Random(3), []
+    embedder = Embedder(model)
+    reranker = Reranker(model)
+    retriever = SentenceRetriever(model)
+    draw = random.Random(3)
+    cases = []
     words = re.findall(r"[a-z]+", (BUILT_IN["pocket"] / "README.md").read_text(encoding="utf-8"))
 
     def text(count):
@@ -378,7 +390,8 @@ def soak_cases(model, index):
     with Index.create(index, embedder) as built:
         built.add(Document(str(place), text) for place, text in enumerate(documents))
         for document in documents:
-            query, texts = text(4), document.split(". ")
+            query = text(4)
+            texts = document.split(". ")
             asked = {"query": query, "documents": texts}
             vectors = {(place,): vector for place, vector in enumerate(embedder.encode(texts))}
             scores = {
@@ -404,7 +417,9 @@ def test_many_mixed_clients_get_the_library_s_answers_while_freed_memory_is_over
     it gives other numbers.
     """
     model = load_model("pocket", arrays=True)
-    mixed, problems, answers = soak_cases(model, tmp_path / "index"), [], Counter()
+    mixed = soak_cases(model, tmp_path / "index")
+    problems = []
+    answers = Counter()
     allocator = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165"}
     with server("--in", tmp_path / "index", cwd=tmp_path, **allocator) as (process, client):
         until_s = time.monotonic() + SOAK_S

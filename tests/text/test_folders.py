@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.files import write_files
+from helpers.texts import repeat
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -43,10 +45,9 @@ def git(root, *arguments):
         "GIT_CONFIG_SYSTEM": os.devnull,
         "XDG_CONFIG_HOME": str(root),
     }
-    done = subprocess.run(
+    return subprocess.run(
         ["git", "-C", root, *arguments], capture_output=True, check=True, env=environment
-    )
-    return done.stdout.decode()
+    ).stdout.decode()
 
 
 def grow(folder, tree, rules):
@@ -94,9 +95,7 @@ def tree(tmp_path):
 
 
 def test_files_come_before_folders_by_name_and_keep_the_name_they_were_given(tree, monkeypatch):
-    (tree / "deep" / ".hidden").mkdir()
-    (tree / "deep" / ".hidden" / "e.txt").write_text("")
-    (tree / ".f.txt").write_text("")
+    write_files(tree, {"deep/.hidden/e.txt": "", ".f.txt": ""})
     assert names(tree) == ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
     monkeypatch.chdir(tree)
     files = find_files(["deep/drafts", ".", tree / "a.txt", ".f.txt", "deep/.hidden"])
@@ -141,7 +140,8 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
         with pytest.raises(InputError, match="there is no file or folder"):
             list(find_files([missing]))
     assert names(tree, "*.pdf") == []
-    below, glob = Root.parse(tree), Root.parse(f"{tree}/deep/*.md")
+    below = Root.parse(tree)
+    glob = Root.parse(f"{tree}/deep/*.md")
     assert below.covers(tree / "gone" / "x.txt") and not below.covers(tree.parent / "x.txt")
     assert glob.covers(tree / "deep" / "gone.md") and not glob.covers(tree / "deep" / "gone.txt")
     split = {
@@ -151,14 +151,14 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
         "/a/[b]/c": ("/a", "[b]/c"),
     }
     assert {path: fixed_part(path) for path in split} == split
-    many = parse("*a" * 40 + "b")  # compared in no time
-    assert not many.matches("a" * 250, folder=False) and many.matches("a" * 200 + "b", folder=False)
+    many = parse(repeat("*a", 40) + "b")  # compared in no time
+    assert not many.matches(repeat("a", 250), folder=False)
+    assert many.matches(repeat("a", 200) + "b", folder=False)
 
 
 @needs_git
 def test_rules_above_a_named_folder_hold_in_a_repository_unless_they_ignore_it(tree):
-    (tree / ".gitignore").write_text("*\n")
-    (tree / "deep" / ".gitignore").write_bytes(b"\xef\xbb\xbf*.txt\r\n\xff\r\n")
+    write_files(tree, {".gitignore": "*\n", "deep/.gitignore": b"\xef\xbb\xbf*.txt\r\n\xff\r\n"})
     assert names(tree) == []
     assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
     (tree / "deep" / ".gitignore").unlink()
@@ -175,8 +175,13 @@ def test_ignore_files_hold_over_those_of_git_in_all_repositories(tree):
     (tree / ".ignore").write_text("c.txt\n!a.txt\n")
     assert names(tree) == ["a.txt", "deep/b.md", "deep/drafts/d.md"]
     git(tree, "init", "-q")
-    (tree / ".gitignore").write_text("*.txt\n")
-    (tree / "deep" / ".gitignore").write_text("!c.txt\n")  # further in, and yet weaker
+    write_files(
+        tree,
+        {
+            ".gitignore": "*.txt\n",
+            "deep/.gitignore": "!c.txt\n",  # further in, and yet weaker
+        },
+    )
     assert names(tree) == ["a.txt", "deep/b.md", "deep/drafts/d.md"]
     assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
     git(tree, "init", "-q", "deep")
@@ -209,8 +214,7 @@ def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_o
         "empty",
     )
     git(tree / "deep", "worktree", "add", "-q", "../linked")
-    (tree / "linked" / "drafts").write_text("")
-    (tree / "linked" / "e.md").write_text("")
+    write_files(tree, {"linked/drafts": "", "linked/e.md": ""})
     assert names(tree, tree / "linked") == ["linked/e.md"]
 
 
@@ -223,7 +227,7 @@ def test_links_are_not_followed_to_folders_and_an_index_is_skipped_or_refused_by
     (tree / "folder_link").symlink_to(tree / "deep")
     assert names(tree) == ["a.txt", "to_file.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
     assert names(tree, tree / "folder_link" / "drafts") == ["folder_link/drafts/d.md"]
-    (tree / "long.txt").symlink_to("x" * 300)
+    (tree / "long.txt").symlink_to(repeat("x", 300))
     errors = []
     assert len(names(tree, on_error=errors.append)) == 5
     assert [error.filename for error in errors] == [str(tree / "long.txt")]
@@ -254,8 +258,7 @@ def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
     with pytest.raises(ReadError, match=r"deep.*Permission denied"):
         names(tree)
     errors = []
-    found = names(tree, on_error=errors.append)
-    assert found == (
+    assert names(tree, on_error=errors.append) == (
         ["a.txt"]
         if damage == "folder"
         else ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]

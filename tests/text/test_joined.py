@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 from helpers.tokenizers_for_tests import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,8 +39,8 @@ SENTENCES = [
     "He said “Go.” Then he went.",
     "One\u00a0two,  three;\tfour.",
     " ".join(f"Word{n}" for n in range(50)) + ".",
-    "So, " + "  ".join(f"word{n}" for n in range(120)) + ", and\n" + "on " * 49 + "\nit went.",
-    "First line " * 25 + "\n" + "second line\n" + "third \t line " * 30 + ".",
+    f"So, {'  '.join(f'word{n}' for n in range(120))}, and\n{repeat('on ', 49)}\nit went.",
+    repeat("First line ", 25) + "\nsecond line\n" + repeat("third \t line ", 30) + ".",
 ]
 GAPS = st.sampled_from([" ", "\n", "  \n", "\n\n", "\t"])
 
@@ -54,10 +55,9 @@ def test_sentences_are_joined_as_by_the_authors_code(parts, lead):
     joined, kept = as_read(text, "clauses")
     assert kept is not None and len(kept) == len(joined)
     # nltk leaves the whitespace in a sentence, and leaves out what is between two
-    theirs = join_as_the_authors(
+    assert joined == join_as_the_authors(
         [p for s, _ in parts for p in re.split(r"(?<=[?!])\s+", s.strip())]
     )
-    assert joined == theirs
     for at, character in zip(kept.tolist(), joined, strict=True):
         assert text[at] == character or (character == " " and text[at].isspace())
     assert as_read(text, "sentence") == (text, None)

@@ -1,7 +1,5 @@
 """Kinds of sentences: what leads to an answer, and what never is one."""
 
-from __future__ import annotations
-
 import time
 from unittest.mock import patch
 
@@ -146,8 +144,9 @@ def test_contents_repeat_the_headings_below_also_in_html() -> None:
         "heading",
     ]
     kinds = [HEADING, ASIDE, ASIDE, ASIDE, HEADING, TEXT]
-    sentences = ["Pens", "On caps", "On ink", "On tips", "Caps", "It is so."]
-    assert list(kinds_of(document).items())[:6] == list(zip(sentences, kinds, strict=True))
+    assert list(kinds_of(document).items())[:6] == list(
+        zip(["Pens", "On caps", "On ink", "On tips", "Caps", "It is so."], kinds, strict=True)
+    )
     lone = html(
         "<p><a href='#s1'>Ink</a></p><p>See <a href='#s2'>tips</a></p><p><a href='#s0'>On"
         f" caps</a></p>{sections}"
@@ -206,7 +205,7 @@ def test_every_text_has_kinds(text: str) -> None:
         and text_of(document) == text
     )
     with pytest.raises(InputError, match="3"):
-        text_of(3)  # type: ignore[arg-type]
+        text_of(3)
 
 
 @pytest.mark.parametrize(
@@ -224,11 +223,16 @@ def test_time_is_linear(unit: str) -> None:
 
 
 def test_what_text_introduces() -> None:
-    listed = "Pens need care. For a trip every guest must bring:\n\n- a towel\n- soap. Not much of it.\n\nWe eat at 8."
-    kinds = [TEXT, TEXT, INTRODUCED, INTRODUCED, INTRODUCED, TEXT]
-    assert numbers(listed) == kinds
+    listed = (
+        "Pens need care. For a trip every guest must bring:\n\n"
+        "- a towel\n- soap. Not much of it.\n\nWe eat at 8."
+    )
+    assert numbers(listed) == [TEXT, TEXT, INTRODUCED, INTRODUCED, INTRODUCED, TEXT]
     assert numbers(listed.replace(":", ".")) == [TEXT] * 6
-    lines = "Life expectancy at birth:\n\nfor men:\n81.8 years\n\nfor women:\n86.3 years\n\nIt rises each year."
+    lines = (
+        "Life expectancy at birth:\n\nfor men:\n81.8 years\n\nfor women:\n86.3 years\n\n"
+        "It rises each year."
+    )
     assert numbers(lines) == [TEXT, INTRODUCED, INTRODUCED, TEXT]
     again = html("<p>Every guest must bring:</p><ul><li>a towel<li>soap</ul><p>We eat at 8.</p>")
     assert list(kinds_of(again).values()) == [TEXT, INTRODUCED, INTRODUCED, TEXT]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from helpers.texts import repeat
 
 from runnel.text.language import LETTERS, language_of
 
@@ -51,6 +52,6 @@ def test_languages_of_longer_texts(path):
 
 def test_only_the_first_letters_count():
     german = "Der Hund ist nicht im Haus und das wird dem Mann nicht gefallen. "
-    english = "It was not for the first time that he came to the house. " * 200
+    english = repeat("It was not for the first time that he came to the house. ", 200)
     assert language_of(german * (LETTERS // 40) + english) == "de"
-    assert language_of("." * 10**6 + german * 10) == "en"
+    assert language_of(repeat(".", 10**6) + german * 10) == "en"

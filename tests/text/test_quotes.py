@@ -6,6 +6,7 @@ import time
 import unicodedata
 
 import pytest
+from helpers.texts import repeat
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -94,10 +95,9 @@ def test_other_words_signs_and_accents_are_no_typography_but_a_line_break_in_chi
     for quote in quotes.split("|"):  # single marks are not double ones
         verified = verify_quote(quote, TEXT)
         assert not verified.word_for_word and (not verified.places or only(verified).changes)
-    assert verify_quote("Cafe", "a cafe\u0301").match == "absent"
-    assert verify_quote("f", "a ﬁsh").match == "absent"
-    # a Korean syllable that begins with the same two letters
-    assert verify_quote("\uac00", "x \uac01 y").match == "absent"
+    # also a Korean syllable that begins with the same two letters
+    for quote, text in (("Cafe", "a cafe\u0301"), ("f", "a ﬁsh"), ("\uac00", "x \uac01 y")):
+        assert verify_quote(quote, text).match == "absent", quote
     assert only(verify_quote("some  words of कम", "some words of कमि")).changes == (
         Change("कम", "कमि", 14, 17),
     )
@@ -120,10 +120,9 @@ def test_other_words_signs_and_accents_are_no_typography_but_a_line_break_in_chi
 
 def test_all_places_are_returned_in_order_and_texts_without_words_have_none():
     verified = verify_quote("The dog barked", "The dog barked. The  dog\nbarked. the dog barked.")
-    places = [
+    assert [
         (place.start, place.end, place.match, place.case_differs) for place in verified.places
-    ]
-    assert places == [
+    ] == [
         (0, 14, "exact", False),
         (16, 31, "normalized", False),
         (33, 47, "normalized", True),
@@ -148,19 +147,22 @@ def test_a_changed_word_is_reported_at_its_place(numbers, data):
     assert text[only(verified).start : only(verified).end] == "\n".join(words)
 
 
-def test_added_and_omitted_words_and_marks():
+@pytest.mark.parametrize(
+    ("quote", "change"),
+    [
+        ("the exception is always raised again", ("always", "")),
+        ("otherwise it is lost", ("", "not")),
+        ("the exception is raised again, otherwise it is", (",", ";")),
+        ("the clause - ends, the exception", ("-", "")),
+        ("this clause ends, the exception is", ("this", "the")),
+    ],
+)
+def test_added_and_omitted_words_and_marks(quote, change):
     text = "When the clause ends, the exception is raised again; otherwise it is not lost."
-
-    def changes(quote):
-        verified = verify_quote(quote, text)
-        assert verified.match == "changed"
-        return [(c.quote, c.text, text[c.start : c.end]) for c in only(verified).changes]
-
-    assert changes("the exception is always raised again") == [("always", "", "")]
-    assert changes("otherwise it is lost") == [("", "not", "not")]
-    assert changes("the exception is raised again, otherwise it is") == [(",", ";", ";")]
-    assert changes("the clause - ends, the exception") == [("-", "", "")]
-    assert changes("this clause ends, the exception is") == [("this", "the", "the")]
+    verified = verify_quote(quote, text)
+    [found] = only(verified).changes
+    assert verified.match == "changed" and (found.quote, found.text) == change
+    assert text[found.start : found.end] == found.text
 
 
 MARKS = st.text("ab -.\n’'\u00ad世か\u3099é\u0301ﬁकि", max_size=14)
@@ -185,10 +187,10 @@ def test_what_differs_is_always_said(quote, text):
     ("quote", "text", "named"),
     [
         (" \n", "a", "empty"),
-        ("a" * (LONGEST_QUOTE + 1), "a", "20,001"),
+        (repeat("a", LONGEST_QUOTE + 1), "a", "20,001"),
         (None, "a", "quote is None"),
         ("a", b"a", "b'a'"),
-        ("a" * 150 + "-a", "a" * 10_000, "too repetitive"),
+        (repeat("a", 150) + "-a", repeat("a", 10_000), "too repetitive"),
     ],
     ids=["empty", "long", "none", "bytes", "repetitive"],
 )
@@ -202,9 +204,9 @@ def test_refused(quote, text, named, monkeypatch):
     "quote",
     [
         "emperor penguins breed in winter",
-        "line 15555: the quick brown fox " * 600,
-        "x " * 9_999,
-        "ab" * 9_999 + "-b",
+        repeat("line 15555: the quick brown fox ", 600),
+        repeat("x ", 9_999),
+        repeat("ab", 9_999) + "-b",
     ],
     ids=["other words", "a line again and again", "a letter again and again", "one word"],
 )

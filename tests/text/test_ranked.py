@@ -33,8 +33,7 @@ def units(document: DocumentText) -> list[tuple[str, str]]:
 
 def test_plain_text_is_ranked_as_it_is():
     document = read_plain(Decoded("One. Two.\n\nThree.", "utf-8"))
-    ranked = RankedText.of(document)
-    assert ranked.text == document.text
+    assert RankedText.of(document).text == document.text
     assert (
         RankedText.of("One. Two.").origin(spans := np.array([[0, 5], [5, 9]])).tolist()
         == spans.tolist()
@@ -87,6 +86,5 @@ def test_a_text_of_which_parts_are_unread(spans):
     ranked = RankedText.of(canonical.finish("txt", text="abc. def."))
     kept = [at for at in range(9) if not any(a <= at < b for a, b in spans)]
     assert ranked.text == "".join("abc. def."[at] for at in kept)
-    letters_apart = np.stack([np.arange(len(kept)), np.arange(len(kept)) + 1], axis=1)
-    origin = ranked.origin(letters_apart)
+    origin = ranked.origin(np.stack([np.arange(len(kept)), np.arange(len(kept)) + 1], axis=1))
     assert origin[:, 0].tolist() == [0, *kept[1:]] and origin[-1, 1] == 9

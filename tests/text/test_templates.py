@@ -37,21 +37,21 @@ def test_the_notation_is_written_as_it_was_read(pieces):
 
 
 @pytest.mark.parametrize(
-    ("notation", "named"),
+    ("read", "notation", "named"),
     [
-        ("{querry}", r"\{querry\}.*\{query\}"),
-        ("{token:}", r"\{token:\}"),
-        ("a { b", r"'\{' at character 2"),
-        ("a } b", r"'\}'"),
-        ("{query}{query}", "twice"),
-        ({"template": "{query}", "max_tokens": 3}, "max_tokens"),
-        ({}, 'expected an object with the text "template"'),
-        ({"template": 3}, 'expected an object with the text "template"'),
+        (Template.parse, "{querry}", r"\{querry\}.*\{query\}"),
+        (Template.parse, "{token:}", r"\{token:\}"),
+        (Template.parse, "a { b", r"'\{' at character 2"),
+        (Template.parse, "a } b", r"'\}'"),
+        (Template.parse, "{query}{query}", "twice"),
+        (Template.from_dict, {"template": "{query}", "max_tokens": 3}, "max_tokens"),
+        (Template.from_dict, {}, 'expected an object with the text "template"'),
+        (Template.from_dict, {"template": 3}, 'expected an object with the text "template"'),
     ],
 )
-def test_mistakes(notation, named):
+def test_mistakes(read, notation, named):
     with pytest.raises(InputError, match=named):
-        Template.from_dict(notation) if isinstance(notation, dict) else Template.parse(notation)
+        read(notation)
 
 
 @NAMES
@@ -78,7 +78,8 @@ def test_a_saved_prefix_stays_valid(name, pieces, query, document):
     whole = template.render(tokenizer, **ids)
     assert whole.cut == 0 and whole.ids.dtype == np.int32
     for field in template.fields:
-        first, rest = template.before(field), template.starting_at(field)
+        first = template.before(field)
+        rest = template.starting_at(field)
         left = first.render(tokenizer, **{key: ids[key] for key in first.fields})
         right = rest.render(tokenizer, **{key: ids[key] for key in rest.fields})
         np.testing.assert_array_equal(np.concatenate([left.ids, right.ids]), whole.ids)
@@ -101,14 +102,16 @@ def test_the_parts_join_as_the_whole_text_and_offsets_refer_to_the_field(name):
     lead = templates.DOCUMENT_THEN_QUERY.lead(tokenizer, "document")
     assert lead == ("" if tokenizer.adds_space else " ") and QUERY.lead(tokenizer, "query") == ""
     stream = tokenizer.stream()
-    parts = [stream.feed(lead + text), stream.finish()]
-    np.testing.assert_array_equal(Encoded.join(parts).ends - len(lead), encoded.ends)
+    np.testing.assert_array_equal(
+        Encoded.join([stream.feed(lead + text), stream.finish()]).ends - len(lead), encoded.ends
+    )
 
 
 def test_budgets_and_missing_or_needless_fields():
     tokenizer = build("bert_like")
     template = Template.parse("{begin} a {document}{token:[SEP]}{query}{end}")
-    query, document = np.arange(10, 13), np.arange(20, 25)
+    query = np.arange(10, 13)
+    document = np.arange(20, 25)
     rendered = template.render(tokenizer, query, document)
     fixed = len(rendered.ids) - 5
     for budget in range(fixed, fixed + 7):

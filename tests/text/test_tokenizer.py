@@ -10,6 +10,8 @@ import unicodedata
 import numpy as np
 import pytest
 import tokenizers
+from helpers.files import write_files
+from helpers.texts import repeat
 from helpers.tokenizers_for_tests import BUILDERS, PUBLISHED, build, small_pieces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ BLANKS = [
     " ",
     "  ",
     "   ",
-    " " * 90,
+    repeat(" ", 90),
     "\n",
     "\n\n",
     "\r\n",
@@ -59,7 +61,10 @@ def whole(tokenizer: Tokenizer, text: str) -> Encoded:
     """One call of the library; for the World tokenizer its definition, letter by letter."""
     if not isinstance(tokenizer, WorldTokenizer):
         return tokenizer._encode_parts([text], [0], [0])[0]
-    tokens, data, rows, at = world_tokens(tokenizer), text.encode(), [], 0
+    tokens = world_tokens(tokenizer)
+    data = text.encode()
+    rows = []
+    at = 0
     # of every byte
     character = [number for number, letter in enumerate(text) for _ in letter.encode()]
     while at < len(data):
@@ -94,7 +99,7 @@ def assert_equal(got: Encoded, expected: Encoded) -> None:
 @example(text="", sizes=[1])
 @example(text="x ΄ y", sizes=[1])
 @example(text="a.  \n b", sizes=[3])
-@example(text=" " * 300 + "-" * 200, sizes=[9])
+@example(text=repeat(" ", 300) + repeat("-", 200), sizes=[9])
 def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
     tokenizer = build(name)
     expected = whole(tokenizer, text)
@@ -102,7 +107,8 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
         assert 0 <= start <= end <= len(text) and (
             not text[start:end][:1].isspace() or text[start:end].isspace()
         )
-    pieces, position = [], 0
+    pieces = []
+    position = 0
     while position < len(text):
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[position : position + size])
@@ -110,7 +116,8 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
     with small_pieces():
         assert_equal(tokenizer.encode(text), expected)
         assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), expected)
-        stream, parts = tokenizer.stream(), []
+        stream = tokenizer.stream()
+        parts = []
         for number, piece in enumerate(pieces):
             parts.append(stream.feed(piece))
             if number % 3 == 0:  # what peek says is what the text would give if it ended here
@@ -118,7 +125,8 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
                     Encoded.join([*parts, stream.peek()]),
                     whole(tokenizer, "".join(pieces[: number + 1])),
                 )
-                saved, stream = stream.save(), tokenizer.stream()
+                saved = stream.save()
+                stream = tokenizer.stream()
                 stream.restore(saved)
         assert_equal(Encoded.join([*parts, stream.finish()]), expected)
         assert (stream.position, stream.text) == (len(text), "")
@@ -132,12 +140,12 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
 def test_long_texts_batches_and_special_tokens_which_are_ordinary_text(name):
     tokenizer = build(name)
     stream = tokenizer.stream()
-    stream.feed("the quick brown fox jumps over the lazy dog. " * 20)
+    stream.feed(repeat("the quick brown fox jumps over the lazy dog. ", 20))
     assert (len(stream.text) < 20) == (name != "scripts")
     for unit in ("a", "a b ", "a,b", "===", "今天", " ", "\n") if name == "bert_like" else ():
         text = (unit * 50_000)[:50_001]
         assert_equal(tokenizer.encode(text), whole(tokenizer, text))
-    texts = ["", "the dog", " ", "long words " * 5000, "[SEP] x", "\n", "quick"]
+    texts = ["", "the dog", " ", repeat("long words ", 5000), "[SEP] x", "\n", "quick"]
     batch = tokenizer.encode_batch(iter(texts))
     assert len(batch) == len(texts)
     for text, encoded in zip(texts, batch, strict=True):
@@ -157,8 +165,9 @@ def test_long_texts_batches_and_special_tokens_which_are_ordinary_text(name):
         "[REFERENCE_DOC_1]",
         "[control_500]",
     ]
-    special = {tokenizer.vocabulary[token] for token in marks if token in tokenizer.vocabulary}
-    assert not set(tokenizer.encode(" a ".join(marks)).ids.tolist()) & special
+    assert not set(tokenizer.encode(" a ".join(marks)).ids.tolist()) & {
+        tokenizer.vocabulary[token] for token in marks if token in tokenizer.vocabulary
+    }
 
 
 def test_a_special_token_that_cannot_be_avoided_is_unknown_or_an_error():
@@ -184,7 +193,8 @@ def test_markers_names_and_texts_that_are_refused():
         tokenizer.token_id("[SEPP]")
     with pytest.raises(InputError, match="marker id 99999"):
         LibraryTokenizer(tokenizer._source, end=99999)
-    bert, world = build("bert_like"), build("rwkv_world")
+    bert = build("bert_like")
+    world = build("rwkv_world")
     stream = world.stream()
     for encode in (
         bert.encode,
@@ -193,7 +203,7 @@ def test_markers_names_and_texts_that_are_refused():
         stream.feed,
     ):
         with pytest.raises(InputError, match=r"U\+D800 .* at character 70000"):
-            encode("a" * 70_000 + "\ud800")
+            encode(repeat("a", 70_000) + "\ud800")
         with pytest.raises(InputError, match=r"the text is 3; expected text \(str\)"):
             encode(3)
     assert (stream.text, stream.position) == ("", 0)
@@ -242,8 +252,7 @@ def test_damaged_folders_are_refused(tmp_path):
         (good, "[]", "tokenizer_config.json"),
         (good, "{", "config"),
     ):
-        (tmp_path / "tokenizer.json").write_text(tokenizer)
-        (tmp_path / "tokenizer_config.json").write_text(config)
+        write_files(tmp_path, {"tokenizer.json": tokenizer, "tokenizer_config.json": config})
         with pytest.raises(CheckpointError, match=file):
             read_tokenizer(tmp_path)
 
@@ -296,8 +305,13 @@ def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tm
         (tmp_path / file).write_text(
             json.dumps({"bos_token": "<s>", "eos_token": "\n\n", "add_bos_token": True})
         )
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"\n\n": 65530, "<s>": 1}))
-    (tmp_path / "tokenizer.json").write_text(build("neox_like")._source)  # somebody's conversion
+    write_files(
+        tmp_path,
+        {
+            "added_tokens.json": json.dumps({"\n\n": 65530, "<s>": 1}),
+            "tokenizer.json": build("neox_like")._source,  # somebody's conversion
+        },
+    )
     tokenizer = read_tokenizer(tmp_path)
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size, tokenizer.adds_space) == (
         0,
@@ -314,8 +328,7 @@ def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tm
     with pytest.raises(InputError, match="rwkv_vocab"):
         build("neox_like").save(tmp_path)
     windows = vocabulary("\r\n", "the ").replace("\n", "\r\n").encode()
-    (tmp_path / "windows").mkdir()
-    (tmp_path / "windows" / "rwkv_vocab_v20230424.txt").write_bytes(windows)
+    write_files(tmp_path, {"windows/rwkv_vocab_v20230424.txt": windows})
     tokenizer = read_tokenizer(tmp_path / "windows")
     assert tokenizer.encode("the \r\n").ids.tolist() == [258, 257]
     tokenizer.save(tmp_path / "copy")

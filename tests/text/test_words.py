@@ -1,7 +1,5 @@
 """Words for BM25, in scripts with and without spaces."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

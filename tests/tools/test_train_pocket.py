@@ -65,8 +65,7 @@ def test_what_is_held_back_and_how_documents_are_cut():
     names = [f"document {i}" for i in range(2000)]
     assert 140 < sum(map(held_back, names)) < 260
     assert all(held_back(name) == held_back(name + "-long") for name in names)
-    trained = [name for name in names if not held_back(name)]
-    assert 120 < sum(map(aside, trained)) < 240
+    assert 120 < sum(map(aside, [name for name in names if not held_back(name)])) < 240
     spans = np.stack([np.arange(0, 400, 10), np.arange(10, 401, 10)], axis=1)
     assert overlapping(spans, 20, 30) == (2, 3)
     assert overlapping(spans, 19, 31) == (1, 4)
@@ -78,11 +77,10 @@ def document(tokens):
     """
     bounds = np.cumsum([0, *tokens])
     spans = np.stack([bounds[:-1], bounds[1:]], axis=1)
-    vectors, ids = (
-        100 * np.eye(len(tokens), D, dtype=np.int8),
-        np.arange(bounds[-1], dtype=np.int32),
-    )
-    scales, kinds = np.array(tokens, np.float32), np.zeros(len(tokens), np.uint8)
+    vectors = 100 * np.eye(len(tokens), D, dtype=np.int8)
+    ids = np.arange(bounds[-1], dtype=np.int32)
+    scales = np.array(tokens, np.float32)
+    kinds = np.zeros(len(tokens), np.uint8)
     return SentenceVectors("x" * int(bounds[-1]), spans, ids, bounds, vectors, scales, kinds)
 
 
@@ -111,15 +109,18 @@ def test_tuning_sees_what_answers_and_what_looks_most_like_it():
     assert [(a, b) for p in passages for _, a, b in p.sentences] == [(1, 101)] * 4  # behind [CLS]
     loss, away = loss_of(one, one.query, one.vectors[places], places, bm25)
     assert away == pytest.approx(0, abs=1e-6) and loss > 0
-    turned = torch.cat([one.query[None], one.vectors[places[1:]]])
-    better, moved = loss_of(one, one.query, turned, places, bm25)
+    better, moved = loss_of(
+        one, one.query, torch.cat([one.query[None], one.vectors[places[1:]]]), places, bm25
+    )
     assert better < loss and moved > 0.1
 
 
 def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_the_same_document():
     # 0 answers query 0, 1 query 1, 2 query 2, 3 none
-    queries, passages = 0.05 * torch.eye(3, D), torch.eye(4, D)
-    loss = passage_loss(queries, passages, (0, 1, 2, 0), (True, True, True, False), ("a", "a", "b"))
+    queries = 0.05 * torch.eye(3, D)
+    loss = passage_loss(
+        queries, torch.eye(4, D), (0, 1, 2, 0), (True, True, True, False), ("a", "a", "b")
+    )
     # of 4 passages: query 0 sees its own two and one of another document, query 1 its own and one,
     # query 2 all
     expected = [np.log(1 + k * np.exp(-1.0)) for k in (2, 1, 3)]
@@ -127,7 +128,9 @@ def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_th
 
 
 def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
-    found, held, kept = examples(40), examples(30, seed=1), examples(60, seed=2)
+    found = examples(40)
+    held = examples(30, seed=1)
+    kept = examples(60, seed=2)
     head = train(found, elsewhere(found), seed=0, steps=110, hidden_size=D)
 
     def hits(one):
@@ -142,8 +145,9 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
 
     assert hits(HeldHead(VectorScore(D))) < 0.2 < 0.8 <= hits(head)
     calibrate_by_set(head, kept, elsewhere(kept))
-    expected = torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
-    assert float(expected) == pytest.approx(len(kept), rel=0.05)
+    assert float(
+        torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
+    ) == pytest.approx(len(kept), rel=0.05)
     save(head, tmp_path, {})
     again = load(tmp_path, D)
     assert all(
@@ -165,7 +169,8 @@ def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third()
     found = [replace(one, evidence=((0, 1), (29, 30))) for one in examples(4)]
     documents = {(e.set, e.document): document([50 if e.number < 3 else 400] * 30) for e in found}
     # ten best sentences: one end each
-    first, last = np.arange(30, 0, -1, dtype=np.float32), np.arange(30, dtype=np.float32)
+    first = np.arange(30, 0, -1, dtype=np.float32)
+    last = np.arange(30, dtype=np.float32)
     rows = {ALONE: [last] * 4, LATE: [first] * 4, OTHER: [first] * 4, "**pocket**": [first] * 4}
     lines = context_table(found, documents, rows).splitlines()
     assert lines[2] == "| questions | 3 | 0 | 1 | 4 | 0 | 4 |"
@@ -181,8 +186,9 @@ def test_bm25_ndcg_and_recall():
     index = Bm25(["a cat and a dog", "a dog", "a dog in the house", "the dog and the cats"])
     assert index.top("what of the house", 3).tolist() == [2]
     assert index.top("cats", 3).tolist() == [0, 3]
-    found = ndcg([np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}])
-    assert found == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
+    assert ndcg(
+        [np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}]
+    ) == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
     scores = -np.arange(30, dtype=np.float32)
     assert (
         recall(((0, 2), (7, 9)), scores, depth=5) == 0.5 and recall(((0, 2), (7, 9)), scores) == 1.0

@@ -22,10 +22,11 @@ from tools.train_pocket import export, judge
 from tools.train_pocket.judge_fit import Look, fit, looks
 
 POCKET = BUILT_IN["pocket"]
-TEXT = (
+SENTENCES = (
     "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs."
-    " The sea is far. The cat runs on. " * 2
+    " The sea is far. The cat runs on. "
 )
+TEXT = SENTENCES + SENTENCES
 
 
 def page(name):
@@ -44,8 +45,7 @@ def page(name):
 @pytest.mark.parametrize("form", ["judge", "pair"])
 def test_training_makes_what_answers_win(tmp_path, monkeypatch, form):
     model = judging_encoder(tmp_path)
-    retriever = SentenceRetriever(model)
-    asked = list(judge.read_asked(retriever, [page("a"), page("b")], parts=True))
+    asked = list(judge.read_asked(SentenceRetriever(model), [page("a"), page("b")], parts=True))
     assert len(asked) == 4
     for one in asked:
         assert len(one.answers) and not set(one.answers) & set(one.others.tolist()), (
@@ -90,7 +90,8 @@ def test_the_fit_finds_what_scores_mean():
     rng = np.random.default_rng(0)
     found = []
     for i in range(400):
-        own, scores = i % 2 == 0, rng.normal(0, 3, 40)
+        own = i % 2 == 0
+        scores = rng.normal(0, 3, 40)
         answers = own & (rng.random(40) < 1 / (1 + np.exp(2 - scores)))
         found.append(
             Look(own, scores, answers, rng.normal(8 if own else 4, 1, 40), rng.normal(size=4))
@@ -161,5 +162,6 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp
     before["backbone"]["config"].pop("judge_layers", None)
     assert config == before
     texts = ["A tuple cannot be changed.", "The train leaves at noon."]
-    vectors = [Embedder.load(folder, "float32").encode(texts) for folder in (target, POCKET)]
-    assert np.array_equal(*vectors)
+    assert np.array_equal(
+        *[Embedder.load(folder, "float32").encode(texts) for folder in (target, POCKET)]
+    )

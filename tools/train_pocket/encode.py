@@ -89,7 +89,8 @@ def question_vectors(out: Path, one: Chosen, measure: bool) -> NDArray[np.float3
     """Return (n, D) unit vectors of a set's chosen questions, and store them; sentence layers read
     them if the model has any.
     """
-    scorer, texts = VectorScorer(_model(out)), [question.text for question in one.questions]
+    scorer = VectorScorer(_model(out))
+    texts = [question.text for question in one.questions]
     name = f"{one.found.name}-{'held' if measure else 'train'}"
     return _kept(
         out,
@@ -144,7 +145,9 @@ def read_documents(out: Path, wanted: list[tuple[str, str, str]]) -> None:
     random.Random(0).shuffle(wanted)
     retriever = SentenceRetriever.load(out / "encoder")
     (out / "vectors").mkdir(parents=True, exist_ok=True)
-    began, done, tokens = time.perf_counter(), 0, 0
+    began = time.perf_counter()
+    done = 0
+    tokens = 0
     while done < len(wanted):
         count = (
             int(

@@ -46,7 +46,8 @@ def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
     """
     files = find_task(data / "retrieval" / name)
     texts = {document.id: document.text for document in read_corpus(str(files.corpus))}
-    queries, qrels = read_queries(str(files.queries)), read_qrels(files.qrels)
+    queries = read_queries(str(files.queries))
+    qrels = read_qrels(files.qrels)
     grades = {
         query: {d: grade for d, grade in judged.items() if grade > 0 and d in texts}
         for query, judged in qrels.items()

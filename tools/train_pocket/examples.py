@@ -79,7 +79,8 @@ def static_idf(
     table = word_table(pieces, np.zeros(len(pieces), np.float32))
     group = table.code.astype(np.int64) - 1
     group[group < 0] = np.flatnonzero(group < 0)
-    df, blocks = np.zeros(len(pieces), np.int64), 0
+    df = np.zeros(len(pieces), np.int64)
+    blocks = 0
     for one in documents:
         ids = np.concatenate(list(one))[:_MOST_COUNTED]
         key = np.unique(np.arange(len(ids)) // block * len(pieces) + group[ids])
@@ -94,7 +95,8 @@ _MOST_COUNTED = 1_500_000  # tokens of one set, so that no set rules
 
 def load_table(data: Path, out: Path) -> WordTable:
     """Load the table of words with the static idf, which is counted once and stored in `out`."""
-    target, pieces = out / "idf.npy", vocabulary(out / "encoder")
+    target = out / "idf.npy"
+    pieces = vocabulary(out / "encoder")
     if not target.exists():
         sets = chosen_sets(data, measure=False)
         read = {
@@ -139,7 +141,9 @@ def _add_set(
     found: list[Example],
 ) -> int:
     """Add the examples of a set, and return the number of questions without an encoded document."""
-    name, kept, missing = one.found.name, dict[str, tuple[SentenceVectors, Tensor]](), 0
+    name = one.found.name
+    kept = dict[str, tuple[SentenceVectors, Tensor]]()
+    missing = 0
     queries = torch.from_numpy(question_vectors(out, one, measure))
     for number, question in enumerate(one.questions):
         document = question.document

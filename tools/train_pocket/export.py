@@ -100,7 +100,9 @@ def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
     """
     encoder = model.backbone
     assert isinstance(encoder, Encoder)
-    weights, heads, config = encoder.state_dict(), dict(model.heads.items()), encoder.config
+    weights = encoder.state_dict()
+    heads = dict(model.heads.items())
+    config = encoder.config
     for form, kind in KINDS.items():
         given = {
             name: tensor

@@ -60,7 +60,8 @@ class DrawnExamples:
     """A data set for the trainer: examples drawn by `set_weights`."""
 
     def __init__(self, examples: Sequence[Example], count: int, seed: int) -> None:
-        self._examples, self.lengths = examples, np.ones(count, dtype=np.int64)
+        self._examples = examples
+        self.lengths = np.ones(count, dtype=np.int64)
         self._drawn = np.random.default_rng(seed).choice(
             len(examples), count, p=set_weights(examples)
         )
@@ -114,7 +115,8 @@ def merged(heads: Sequence[HeldHead]) -> HeldHead:
     """Return one head whose score is the mean of theirs and `_PLAIN` times the plain sum of the
     z-scores of cosine and BM25.
     """
-    hidden_size, sizes = heads[0].sentence.in_features, [h.sentence.out_features for h in heads]
+    hidden_size = heads[0].sentence.in_features
+    sizes = [h.sentence.out_features for h in heads]
     head = HeldHead(VectorScore(hidden_size, sum(sizes)))
     for name in ("sentence", "query", "known"):
         layer = getattr(head, name)

@@ -110,7 +110,10 @@ def sections(data: Path) -> Iterator[Page]:
         if row["project"] != project or len(text.split()) > _PAGE_WORDS:
             if len(asked) > 3:
                 yield name, text, asked
-            text, asked, project, name = "", [], row["project"], row["id"]
+            text = ""
+            asked = []
+            project = row["project"]
+            name = row["id"]
         text += "\n\n" if text else ""
         first = row["answer"].strip().split("\n")[0][:200]
         asked.append((row["question"], [(len(text), len(text) + max(1, len(first)))]))
@@ -133,7 +136,8 @@ def read_asked(
     for (_, _, asked), document in zip(
         documents, retriever.remember(text for _, text, _ in documents), strict=True
     ):
-        spans, full = document.spans, np.diff(document.bounds) > 0
+        spans = document.spans
+        full = np.diff(document.bounds) > 0
         evidence = [
             np.unique(
                 np.concatenate(
@@ -194,7 +198,8 @@ class _Training:
             name: (1 - sum(_SHARES.values())) * one / sum(rest.values())
             for name, one in rest.items()
         }
-        self.names, self.weights = list(asked), np.array([weights[name] for name in asked])
+        self.names = list(asked)
+        self.weights = np.array([weights[name] for name in asked])
 
     def _draw(self) -> tuple[Asked, list[Row], int]:
         """Return a question, what is read of its document, and how many of these answer."""
@@ -203,12 +208,14 @@ class _Training:
         ]
         one = self.asked[name][int(self.rng.integers(len(self.asked[name])))]
         answers = self.rng.permutation(one.answers)[:_ANSWERS]
-        best, others = one.others[:_LEADING], one.others[_LEADING:]
+        best = one.others[:_LEADING]
+        others = one.others[_LEADING:]
         many = _SENTENCES - len(answers)
         wrong = self.rng.permutation(best)[: many - min(2, len(others))]
         wrong = np.append(wrong, self.rng.permutation(others)[: many - len(wrong)])
         titled = (one.sections >= 0).any() and self.rng.random() < 0.5
-        rows, longest = [], whole_tokens(self.encoder, 1 + _MOST_QUERY[self.form])
+        rows = []
+        longest = whole_tokens(self.encoder, 1 + _MOST_QUERY[self.form])
         for sentence in [*answers, *wrong]:
             section = int(one.sections[sentence]) if titled else -1
             title = one.titles[section] if section >= 0 else one.query[:0]
@@ -242,7 +249,8 @@ class _Training:
         """Return the loss of questions that are read with sentences, their own and some of other
         documents.
         """
-        rows, counts = list[Row](), []
+        rows = list[Row]()
+        counts = []
         for (one, found, _), query in zip(drawn, queries, strict=True):
             others = [rest[0] for other, rest, _ in drawn if other.document is not one.document]
             found = found + [others[i] for i in self.rng.permutation(len(others))[:_OTHERS]]
@@ -257,7 +265,8 @@ class _Training:
                 rows.append(
                     (np.append(query, row[1:]), first + len(query) - 1, last + len(query) - 1)
                 )
-        scores, query_of = [], np.repeat(np.arange(len(drawn)), counts).tolist()
+        scores = []
+        query_of = np.repeat(np.arange(len(drawn)), counts).tolist()
         for hidden, (row, first, last), q in zip(
             self._read([row for row, _, _ in rows]), rows, query_of, strict=True
         ):
@@ -310,10 +319,8 @@ class _Training:
 
     def _read(self, rows: Sequence[np.ndarray]) -> list[Tensor]:
         lengths = [len(row) for row in rows]
-        cu, ids = (
-            torch.tensor([0, *np.cumsum(lengths)]),
-            torch.from_numpy(np.concatenate(rows)).long().to(self.device),
-        )
+        cu = torch.tensor([0, *np.cumsum(lengths)])
+        ids = torch.from_numpy(np.concatenate(rows)).long().to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16):
             hidden = self.encoder.read_with(self.layers, ids, cu)
         return list(hidden.float().split(lengths))
@@ -391,7 +398,8 @@ def _run(training: _Training, minutes: float) -> dict[str, Tensor]:
     """Return the tensors of a run by name: layers between the encoder's and the average over steps,
     and the head's average.
     """
-    layers, learned = list(training.layers.parameters()), dict(training.head.named_parameters())
+    layers = list(training.layers.parameters())
+    learned = dict(training.head.named_parameters())
     learned = {
         name: p
         for name, p in learned.items()
@@ -405,8 +413,10 @@ def _run(training: _Training, minutes: float) -> dict[str, Tensor]:
         ],
         lr=_RATE,
     )
-    before, mean = [p.detach().clone() for p in layers], [p.detach().clone() for p in layers + head]
-    began, step = time.monotonic(), 0
+    before = [p.detach().clone() for p in layers]
+    mean = [p.detach().clone() for p in layers + head]
+    began = time.monotonic()
+    step = 0
     while (share := (time.monotonic() - began) / 60 / minutes) < 1:
         for group in optimizer.param_groups:
             group["lr"] = group["rate"] * min(1, (step + 1) / _WARMUP) * max(0.05, 1 - share)

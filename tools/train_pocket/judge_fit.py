@@ -49,7 +49,8 @@ class Look:
 
 def looks(retriever: SentenceRetriever, groups: Sequence[Sequence[Page]]) -> list[Look]:
     """Ask questions to their own document, to another of its group, and to one of another group."""
-    rng, found = np.random.default_rng(5), list[Look]()
+    rng = np.random.default_rng(5)
+    found = list[Look]()
     remembered = [list(retriever.remember(text for _, text, _ in group)) for group in groups]
     for g, group in enumerate(groups):
         for d, (_, _, asked) in enumerate(group):
@@ -113,8 +114,10 @@ def _logistic(inputs: np.ndarray, right: np.ndarray, weights: np.ndarray) -> tup
     """Return the factors (F,) and the summand of a logistic regression, fitted on inputs (n, F) in
     standard form.
     """
-    mean, deviation = inputs.mean(0), inputs.std(0) + 1e-9
-    x, y = torch.from_numpy((inputs - mean) / deviation).double(), torch.from_numpy(right).double()
+    mean = inputs.mean(0)
+    deviation = inputs.std(0) + 1e-9
+    x = torch.from_numpy((inputs - mean) / deviation).double()
+    y = torch.from_numpy(right).double()
 
     def loss(theta: Tensor) -> Tensor:
         logits = x @ theta[:-1] + theta[-1]

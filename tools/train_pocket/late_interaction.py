@@ -36,7 +36,8 @@ def look(
     head: HeldHead, hidden: Tensor, idf: Tensor, asked: int, sentence: slice, around: Tensor
 ) -> Tensor:
     """Score a sequence (), see `PairJudge.look`."""
-    query, text = hidden[1 : 1 + asked], hidden[sentence]
+    query = hidden[1 : 1 + asked]
+    text = hidden[sentence]
     weights = weigh(head, query, idf)
     met = interact(
         head,

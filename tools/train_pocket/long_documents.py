@@ -61,7 +61,8 @@ def load(data: Path, out: Path, name: str) -> LongDocuments:
         if one.found.name == name
     ]
     texts = {document: one.found.texts[document] for one, _ in parts for document in one.documents}
-    rng, names = np.random.default_rng(0), list(texts)
+    rng = np.random.default_rng(0)
+    names = list(texts)
     texts = {names[n]: texts[names[n]] for n in rng.permutation(len(names))[:_DOCUMENTS]}
     questions = [question for one, _ in parts for question in one.questions]
     read = np.concatenate([question_vectors(out, one, measure) for one, measure in parts])
@@ -78,7 +79,8 @@ def load(data: Path, out: Path, name: str) -> LongDocuments:
 
 
 def _ranked(out: Path, name: str, one: LongDocuments) -> dict[str, NDArray[np.float64]]:
-    backbone, texts = load_model(out / "encoder").backbone, list(one.texts.values())
+    backbone = load_model(out / "encoder").backbone
+    texts = list(one.texts.values())
     passages = [
         stored(out, name, document, text).passage_sums(backbone)
         for document, text in one.texts.items()

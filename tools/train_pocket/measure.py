@@ -258,7 +258,8 @@ def calibration_table(
     """Format how often sentences of a probability answer, and how well the best one separates
     answering documents from others.
     """
-    given, other = scores(head, examples), scores(head, strangers)
+    given = scores(head, examples)
+    other = scores(head, strangers)
     chance = torch.cat([s.sigmoid() for s in given]).numpy()
     answers = torch.cat([mark_answers(len(one.vectors), one.evidence) for one in examples]).numpy()
     edges = [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0001]

@@ -68,7 +68,8 @@ def interval(
     interval within sets.
     """
     rng = np.random.default_rng(seed)
-    names, of = sorted(set(sets)), np.array(sets)
+    names = sorted(set(sets))
+    of = np.array(sets)
     parts = [difference[of == name] for name in names]
     drawn = np.mean([p[rng.integers(len(p), size=(4000, len(p)))].mean(1) for p in parts], axis=0)
     low, high = np.percentile(drawn, [5, 95])

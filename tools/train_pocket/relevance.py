@@ -87,7 +87,8 @@ def passages(name: str, document: SentenceVectors) -> list[Read]:
     for first, last in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
         start, stop = (int(document.bounds[s]) for s in (first, last))
         text = document.text[document.spans[first, 0] : document.spans[last - 1, 1]]
-        bounds, rows = document.bounds[first : last + 1] - start, slice(first, last)
+        bounds = document.bounds[first : last + 1] - start
+        rows = slice(first, last)
         part = SentenceVectors(
             text,
             document.spans[rows],
@@ -116,7 +117,8 @@ def training_lists(data: Path, out: Path, table: WordTable) -> list[Candidates]:
 
 
 def _lists_of(one: Chosen, out: Path, table: WordTable, whole: bool) -> list[Candidates]:
-    name, (tokenizer, backbone) = one.found.name, _encoder(out)
+    name = one.found.name
+    tokenizer, backbone = _encoder(out)
     names = [d for d in one.documents if document_path(out, name, d).exists()][:_MOST_DOCUMENTS]
     documents = {d: stored(out, name, d, one.found.texts[d]) for d in names}
     places = [
@@ -191,10 +193,8 @@ def fit(lists: Sequence[Candidates]) -> tuple[NDArray[np.float64], float]:
         )
 
     weights = minimize([3.0, 3.0, 5.0], ranked)
-    score, label = (
-        torch.cat([known @ weights for known, _ in rows]),
-        torch.cat([r for _, r in rows]),
-    )
+    score = torch.cat([known @ weights for known, _ in rows])
+    label = torch.cat([r for _, r in rows])
     factors = minimize(
         [1.0, 0.0], lambda f: F.binary_cross_entropy_with_logits(score * f[0] + f[1], label)
     )
@@ -224,8 +224,10 @@ def measured(data: Path, out: Path, name: str, table: WordTable) -> Measured:
     """Compute the features of the documents in the lists of a set; zeros for documents without
     text.
     """
-    (tokenizer, backbone), one = _encoder(out), load_set(data, name)
-    lists, index = one.listed(), Bm25(one.documents)
+    tokenizer, backbone = _encoder(out)
+    one = load_set(data, name)
+    lists = one.listed()
+    index = Bm25(one.documents)
     queries = torch.from_numpy(vectors(out, f"{name}-retrieval", one.queries))
     documents = {
         i: stored(out, name, str(i), one.documents[i])

@@ -146,7 +146,8 @@ def measure(data: Path, out: Path, folder: Path, model: Path) -> None:
         model: the exported folder, which is measured.
     """
     write_encoder(folder, out)
-    shipped, loaded = _read_shipped(out, model), load_model(model)
+    shipped = _read_shipped(out, model)
+    loaded = load_model(model)
     for place in (out, shipped):
         reading.encode(data, place, measure=True)
     relevance.encode_sets(data, out)

@@ -63,10 +63,8 @@ def hidden(model: Any, rows: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tenso
     False for padding.
     """
     width = max(len(row) for row in rows) + 2
-    ids, mask = (
-        torch.zeros(len(rows), width, dtype=torch.int64),
-        torch.zeros(len(rows), width, dtype=torch.bool),
-    )
+    ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
     for i, row in enumerate(rows):
         ids[i, : len(row) + 2] = torch.tensor([_CLS, *row.tolist(), _SEP])
         mask[i, : len(row) + 2] = True
@@ -104,10 +102,8 @@ def chosen_passages(
     wrong = rng.permutation(wrong)[:_OTHERS]
     found = []
     for first, last in (pairs[i] for i in [*right, *wrong]):
-        start, stop = (
-            int(document.bounds[first]),
-            min(int(document.bounds[last]), int(document.bounds[first]) + _MOST_TOKENS),
-        )
+        start = int(document.bounds[first])
+        stop = min(int(document.bounds[last]), int(document.bounds[first]) + _MOST_TOKENS)
         edges = document.bounds[first : last + 1].clip(start, stop) - start + 1
         sentences = [
             (first + i, a, b) for i, (a, b) in enumerate(pairwise(edges.tolist())) if b > a
@@ -164,7 +160,9 @@ class _Tuning:
     """The training steps over examples whose documents are stored."""
 
     def __init__(self, model: Any, data: Path, out: Path, examples: Sequence[Example]) -> None:
-        self.model, self.out, self.rng = model, out, np.random.default_rng(0)
+        self.model = model
+        self.out = out
+        self.rng = np.random.default_rng(0)
         self.sets = {one.found.name: one for one in chosen_sets(data, measure=False)}
         self.examples = [one for one in examples if len(one.vectors) > 2 * _LEADING]
         self.weight = set_weights(self.examples)
@@ -190,11 +188,15 @@ class _Tuning:
         vectors, mask = hidden(
             self.model, [passage.ids for passages, _ in chosen for passage in passages]
         )
-        rows, losses, owner, answers = iter(vectors), [], list[int](), list[bool]()
+        rows = iter(vectors)
+        losses = []
+        owner = list[int]()
+        answers = list[bool]()
         for number, (one, query, (passages, bm25)) in enumerate(
             zip(asked, queries, chosen, strict=True)
         ):
-            parts, places = [], []
+            parts = []
+            places = []
             for passage in passages:
                 sums = F.pad(next(rows).cumsum(0), (0, 0, 1, 0))
                 numbers, starts, ends = (
@@ -228,19 +230,15 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
     model.requires_grad_(False)
     for layer in model.encoder.layer[FIRST_TUNED:]:
         layer.requires_grad_(True)
-    weights, weight = (
-        [p for p in model.parameters() if p.requires_grad],
-        torch.tensor([1.0, _KEEP, _WHOLE]),
-    )
+    weights = [p for p in model.parameters() if p.requires_grad]
+    weight = torch.tensor([1.0, _KEEP, _WHOLE])
     mean = [p.detach().clone() for p in weights]
     optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=_DECAY)
-    tuning, began, step, shown, written = (
-        _Tuning(model, data, out, examples),
-        time.monotonic(),
-        0,
-        [],
-        0,
-    )
+    tuning = _Tuning(model, data, out, examples)
+    began = time.monotonic()
+    step = 0
+    shown = []
+    written = 0
     while (share := (time.monotonic() - began) / 60 / minutes) < 1:
         for group in optimizer.param_groups:
             group["lr"] = _RATE * min(1, (step + 1) / _WARMUP) * max(0.05, 1 - share)

@@ -18,7 +18,8 @@ from runnel.records import Hit
 from tools.train_pocket.evaluate import LISTED, MEASURED, RetrievalSet, load_set, ndcg
 
 log = logging.getLogger(__name__)
-_QUERIES, _FEWER = 250, {"medquad": 150, "qmsum_meetings": 150}  # of a set, at most
+_QUERIES = 250  # of a set, at most
+_FEWER = {"medquad": 150, "qmsum_meetings": 150}
 SETS = (*MEASURED, "qmsum_meetings")
 # Options of `Index.search`.
 WAYS: Mapping[str, Mapping[str, float]] = {
@@ -52,7 +53,8 @@ def searched(index: Index, one: RetrievalSet, reranker: Reranker) -> dict[str, N
         .permutation(len(one.queries))[: _FEWER.get(one.name, _QUERIES)]
         .tolist()
     )
-    found, grades = {}, [one.grades[n] for n in chosen]
+    found = {}
+    grades = [one.grades[n] for n in chosen]
     for way, options in WAYS.items():
         hits = [index.search(one.queries[n], top_k=10, sentences=0, **options) for n in chosen]  # type: ignore[arg-type]
         found[way] = ndcg([_numbers(some) for some in hits], grades)
@@ -76,7 +78,9 @@ def _reranked(index: Index, query: str, reranker: Reranker) -> list[Hit]:
 
 def measured(data: Path, out: Path, model: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
     """Return nDCG@10 of each query, by set and way."""
-    embedder, reranker, found = Embedder.load(model), Reranker.load(model), {}
+    embedder = Embedder.load(model)
+    reranker = Reranker.load(model)
+    found = {}
     for name in SETS:
         one = load_set(data, name, pool=False)
         with indexed(out, one, embedder) as index:

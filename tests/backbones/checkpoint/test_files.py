@@ -30,11 +30,8 @@ def write(folder: Path, *names: str) -> Path:
     folder.mkdir(exist_ok=True)
     for name in names:
         tensors = {name: torch.zeros(2)}
-        (
-            save_file(tensors, folder / name)
-            if name.endswith(".safetensors")
-            else torch.save(tensors, folder / name)
-        )
+        save = save_file if name.endswith(".safetensors") else torch.save
+        save(tensors, folder / name)
     return folder
 
 
@@ -174,9 +171,7 @@ def test_a_file_that_the_system_will_not_map(
 
     write(tmp_path, "a.pth")
     monkeypatch.setattr("torch.load", load)
-    with pytest.raises(
-        CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a program map"
-    ):
+    with pytest.raises(CheckpointError, match=r"a\.pth has .* bytes"):
         open_weights(tmp_path)
 
 
@@ -236,9 +231,7 @@ def test_one_of_several_pth_is_fetched(hub: Callable[..., Hub]) -> None:
     assert find_checkpoint("owner/rwkv/b.pth") == served.cache / "b.pth"
     assert "a.pth" not in served.fetched
     assert list(open_weights(served.cache / "b.pth")) == ["b.pth"]
-    with pytest.raises(
-        CheckpointError, match=r"the hub model owner/rwkv has no file c.pth; it has a.pth, b.pth"
-    ):
+    with pytest.raises(CheckpointError, match=r"owner/rwkv .*c\.pth.*a\.pth, b\.pth"):
         find_checkpoint("owner/rwkv/c.pth")
 
 
@@ -257,7 +250,7 @@ def test_offline(hub: Callable[..., Hub]) -> None:
     served.online = False
     assert find_checkpoint("owner/rwkv/b.pth") == served.cache / "b.pth"
     assert find_checkpoint("owner/rwkv") == served.cache
-    message = r"'owner/rwkv/a.pth': there is no folder /.* hub cache /.*no network.*\(hf download owner/rwkv a.pth\)"
+    message = r"'owner/rwkv/a.pth': .* folder /.* cache /.*\(hf download owner/rwkv a.pth\)"
     with pytest.raises(CheckpointError, match=message):
         find_checkpoint("owner/rwkv/a.pth")
 

@@ -52,7 +52,8 @@ def tensors_of(config: Mamba1Config | Mamba2Config, prefix: str = "") -> dict[st
 def assert_same(backbone: Any, config: Mamba1Config | Mamba2Config) -> None:
     """Assert that a loaded backbone has this config and, bit by bit, the tensors of `new_model`."""
     assert backbone.config == config and not backbone.training
-    found, expected = backbone.state_dict(), tensors_of(config)
+    found = backbone.state_dict()
+    expected = tensors_of(config)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
@@ -133,7 +134,8 @@ def test_original_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stem", "suffix"), [("model", "safetensors"), ("pytorch_model", "bin")])
 def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
-    tensors, weight_map = tensors_of(SMALL_2, "backbone."), {}
+    tensors = tensors_of(SMALL_2, "backbone.")
+    weight_map = {}
     for part in range(3):
         chosen = {name: tensors[name] for name in sorted(tensors)[part::3]}
         write_checkpoint(tmp_path, chosen, None, file := f"{stem}-0000{part + 1}-of-00003.{suffix}")
@@ -230,10 +232,8 @@ def test_transformers_agrees(tmp_path: Path, kind: str, options: dict[str, Any])
 
     torch.manual_seed(1)
     config = getattr(transformers, f"{kind}Config")(vocab_size=64, num_hidden_layers=2, **options)
-    model, tolerance = (
-        getattr(transformers, f"{kind}Model")(config).eval(),
-        1e-4 if kind == "xLSTM" else 2e-5,
-    )
+    model = getattr(transformers, f"{kind}Model")(config).eval()
+    tolerance = 1e-4 if kind == "xLSTM" else 2e-5
     for parameter in model.parameters():  # some start as zeros or ones
         parameter.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(tmp_path, max_shard_size="20KB")

@@ -31,7 +31,8 @@ from pathlib import Path
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone, meta_backbone
 
 def memory(kind):
-    return 1024 * int(re.search(rf"^{kind}:\\s+(\\d+)", Path("/proc/self/status").read_text(), re.M)[1])
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"^{kind}:\\s+(\\d+)", status, re.M)[1])
 
 small, big, dtype = sys.argv[1:]
 load_backbone(small, dtype)

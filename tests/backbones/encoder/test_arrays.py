@@ -65,7 +65,8 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> tuple[Model, Model]:
 
 
 def step(model: Model, lengths: tuple[int, ...], forms: Any = FORMS) -> Any:
-    ids, cu = token_ids(sum(lengths)) % model.backbone.vocab_size, cumulative(lengths)
+    ids = token_ids(sum(lengths)) % model.backbone.vocab_size
+    cu = cumulative(lengths)
     if model.backbone.without_torch:
         return torch.from_numpy(model.backbone.step_forms(ids.numpy(), cu.numpy(), forms))
     return model.backbone.step_forms(ids, cu, forms=forms)
@@ -87,7 +88,8 @@ def test_it_is_the_encoder_that_torch_computes(pair: tuple[Model, Model]) -> Non
 
 def test_every_job_gives_what_torch_gives(pair: tuple[Model, Model], tmp_path: Path) -> None:
     found, expected = pair
-    near, long = 50 * DTYPES[found.backbone.dtype], TEXT * 20
+    near = 50 * DTYPES[found.backbone.dtype]
+    long = TEXT * 20
     vectors = [Embedder(model).encode([TEXT, "dog", long]) for model in pair]
     assert (vectors[0] * vectors[1]).sum(1) == pytest.approx(1, abs=1e-2)
     ranked = [Reranker(model).score("dog", [TEXT, long, ""]) for model in pair]
@@ -125,7 +127,8 @@ def test_copies_and_saved_models_are_the_same(pair: tuple[Model, Model], tmp_pat
 def test_what_it_cannot_read_is_left_to_torch(folder: Path, tmp_path: Path, change: str) -> None:
     """Which reads it, or says what is wrong."""
     file = shutil.copytree(folder, tmp_path / "model") / "model.safetensors"
-    weights, name = load_file(file), "backbone.layers.0.norm.weight"
+    weights = load_file(file)
+    name = "backbone.layers.0.norm.weight"
     changes: dict[str, dict[str, Any]] = {
         "missing": {name: None},
         "shorter": {name: weights[name][:-1].clone()},

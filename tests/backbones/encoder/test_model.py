@@ -91,8 +91,9 @@ def test_heads_prefixes_and_the_names_of_the_first_files_are_read_past_without_t
 
 
 def test_a_state_or_too_long_a_sequence_is_refused() -> None:
-    encoder, nowhere = tiny_backbone(Encoder, TINY).eval(), torch.tensor([-1])
-    with pytest.raises(StateError, match="Encoder reads a text only whole: it has no state"):
+    encoder = tiny_backbone(Encoder, TINY).eval()
+    nowhere = torch.tensor([-1])
+    with pytest.raises(StateError, match=r"Encoder .*no state"):
         encoder(token_ids(3), state=encoder(token_ids(3))[1])
     with pytest.raises(StateError, match="no state"):
         encoder.step(
@@ -108,7 +109,7 @@ def test_a_state_or_too_long_a_sequence_is_refused() -> None:
     ):
         with pytest.raises(
             InputError,
-            match="has 73 tokens with its special ones, and this Encoder reads at most 72",
+            match=r"73 tokens .*Encoder .* 72",
         ):
             call()
 
@@ -166,7 +167,8 @@ def built(config: EncoderConfig, weights: dict[str, Tensor], dtype: str, kernels
 
 
 def read(model: Encoder, lengths: tuple[int, ...], forms: tuple[Form, ...] = ()) -> Tensor:
-    ids, cu = token_ids(sum(lengths)), cumulative(lengths)
+    ids = token_ids(sum(lengths))
+    cu = cumulative(lengths)
     nowhere = torch.full((len(lengths),), -1)
     return (
         model.step_forms(ids, cu, forms=forms)
@@ -209,11 +211,9 @@ def test_each_form_is_an_encoder_of_its_own(
 def test_vectors_added_to_the_embeddings_reach_every_form() -> None:
     config = replace(TINY, sentence_layers=1, judge_layers=2)
     model = built(config, weights_of(config)[0], "float32", kernels=True)
-    ids, cu, added = (
-        token_ids(9),
-        cumulative((9,)),
-        torch.randn(9, 32, generator=torch.Generator().manual_seed(0)),
-    )
+    ids = token_ids(9)
+    cu = cumulative((9,))
+    added = torch.randn(9, 32, generator=torch.Generator().manual_seed(0))
     judged = model.step_forms(ids, cu, added, forms=("texts", "judge"))
     assert_close(judged[:, :32], model(ids, cu, added=added)[0], 1e-5)
     model.fast = None
@@ -223,7 +223,8 @@ def test_vectors_added_to_the_embeddings_reach_every_form() -> None:
 def test_gradients_of_an_upper_form_reach_it_alone() -> None:
     config = replace(TINY, sentence_layers=1, judge_layers=2)
     model = built(config, weights_of(config)[0], "float32", kernels=False)
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    ids = token_ids(sum(LENGTHS))
+    cu = cumulative(LENGTHS)
     for own, form in OWN[:2]:
         hidden = model.read_with(getattr(model, own), ids, cu)
         assert_close(hidden.detach(), read(model, LENGTHS, (form,)), 1e-5)

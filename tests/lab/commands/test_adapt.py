@@ -99,8 +99,9 @@ def test_a_model_is_written_only_if_it_is_better(run, seeds, tmp_path):
         "evidence": [[300, 321]],
     }
     write_rows(tmp_path / "dev.jsonl", [row])
-    ended = run("lab", "adapt", "manuals", "--to", "better", "-m", "tiny", "--dev", "dev.jsonl")
-    assert ended.code == 0, ended.err
+    ended = run(
+        "lab", "adapt", "manuals", "--to", "better", "-m", "tiny", "--dev", "dev.jsonl"
+    ).ok()
     held, dev, last = ended.out.splitlines()
     assert held.startswith("held-back.jsonl: recall@10 1.0000 before"), "documents of 8 sentences"
     assert (

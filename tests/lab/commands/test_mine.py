@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from helpers.files import read_rows, write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder
 
 from runnel.lab.training.mining import Mining, mine_negatives
 from runnel.lab.training.triples import read_triples
-from tests.helpers.qa_files import read_rows, write_rows
 
 COLORS = ("red", "blue")
 PAIRS = [
@@ -29,16 +29,14 @@ def beir(tmp_path):
     documents = [f"document {n} about {'cats' if n % 2 else 'dogs'} and {n}" for n in range(12)] + [
         " "
     ]
-    write_rows(
-        tmp_path / "beir" / "corpus.jsonl",
-        [{"_id": f"d{n}", "text": text} for n, text in enumerate(documents)],
+    write_files(
+        tmp_path / "beir",
+        {
+            "corpus.jsonl": [{"_id": f"d{n}", "text": text} for n, text in enumerate(documents)],
+            "queries.jsonl": [{"_id": "1", "text": "cats"}, {"_id": "2", "text": "dogs"}],
+            "qrels/test.tsv": "query-id\tcorpus-id\tscore\n1\td1\t1\n2\td0\t1\n2\td2\t0\n",
+        },
     )
-    write_rows(
-        tmp_path / "beir" / "queries.jsonl",
-        [{"_id": "1", "text": "cats"}, {"_id": "2", "text": "dogs"}],
-    )
-    judged = ["query-id\tcorpus-id\tscore", "1\td1\t1", "2\td0\t1", "2\td2\t0"]
-    write_rows(tmp_path / "beir" / "qrels" / "test.tsv", judged)
     return "lab", "mine", "beir", "--to", "out.jsonl"
 
 
@@ -64,8 +62,7 @@ def embedder(monkeypatch):
 
 
 def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
-    done = run(*pairs, "--number", 3, "--ranks", "1-10", "--json")
-    assert done.code == 0
+    done = run(*pairs, "--number", 3, "--ranks", "1-10", "--json").ok()
     facts = json.loads(done.out)
     assert (facts["examples"], facts["drawn"], facts["examples_with_fewer"]) == (40, 120, 0)
     assert (
@@ -102,8 +99,7 @@ def test_beir_folder_with_judged_negatives(run, beir, tmp_path):
 
 def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
     prompts = ("--prompt", "find: ", "--document-prompt", "text: ")
-    done = run(*beir, "-n", 4, "--model", "toy", "--margin", 0.1, "--ranks", "1-12", *prompts)
-    assert done.code == 0, done.err
+    done = run(*beir, "-n", 4, "--model", "toy", "--margin", 0.1, "--ranks", "1-12", *prompts).ok()
     assert " scored like a positive" in done.err
     first, second = read_rows(tmp_path / "out.jsonl")
     assert all("dogs" in text for text in first["neg"]) and all(
@@ -182,7 +178,9 @@ def test_test_sets_are_kept_out(run, pairs, tmp_path):
     done = run(*pairs, "--exclude", "test.csv")
     assert done.code == 0 and "38 examples" in done.out
     assert "note: left out: 1 query in a test set; 1 positive in a test set" in done.err
-    left = {row["query"] for row in read_rows(tmp_path / "out.jsonl")}
-    assert not {"where is the red cat number 3", "where is the blue cat number 19"} & left
-    done = run("lab", "mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv")
-    assert done.code == 1 and "no example is left to mine for" in done.err
+    assert not {"where is the red cat number 3", "where is the blue cat number 19"} & {
+        row["query"] for row in read_rows(tmp_path / "out.jsonl")
+    }
+    run("lab", "mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv").refused(
+        "no example is left to mine for"
+    )

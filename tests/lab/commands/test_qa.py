@@ -81,8 +81,7 @@ def test_a_judge_with_prompts_of_the_users_own(run, stub, mills, tmp_path):
         system, user = (message["content"] for message in body["messages"])
         assert system == "Mine." and user.startswith("Mine {0}.\n\nTrue answer: ")
     write_rows(own, ["[judging]", 'system = "Mine."', 'free = "Right?"', 'choice = "Right?"'])
-    refused = run(*BM25, "--prompts", own)
-    assert refused.code == 1 and "judging.free, lacks the field {" in refused.err
+    run(*BM25, "--prompts", own).refused("judging.free, lacks the field {")
 
 
 def test_several_sets_and_their_means(run, stub, tmp_path):
@@ -143,8 +142,9 @@ def test_what_was_copied_for_a_right_answer_is_evidence(run, stub, tmp_path):
         f"Which color was wheel number {n} painted?" for n in asked
     ]
     assert all(one.document == text for one in found)
-    sentences = [[" ".join(text[a:b].split()) for a, b in one.spans] for one in found]
-    assert sentences == [[f"Wheel number {n} was painted {color(n)}."] for n in asked]
+    assert [[" ".join(text[a:b].split()) for a, b in one.spans] for one in found] == [
+        [f"Wheel number {n} was painted {color(n)}."] for n in asked
+    ]
     metrics = json.loads(run("lab", "evaluate", "bm25", "out/mills.evidence.jsonl", "--json").out)[
         "results"
     ][0]
@@ -182,7 +182,8 @@ def test_another_judge_and_what_people_say(run, stub, mills, tmp_path):
     given[4]["right"] = False
     del given[5]["right"]
     write_rows(tmp_path / "labeled.jsonl", given)
-    paid, ended = len(stub.asked), run(*BM25, "--labels", "labeled.jsonl")
+    paid = len(stub.asked)
+    ended = run(*BM25, "--labels", "labeled.jsonl")
     assert ended.code == 0 and len(stub.asked) == paid
     assert (
         "agreement with 4 labels: macro F1 0.333 (yes 0.667, no 0.000), 50.0% of verdicts equal\n"

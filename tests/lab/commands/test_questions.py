@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import FakeRetriever
+from helpers.files import read_rows, write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder
 from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation import retrieval
 from runnel.lab.evaluation.own import advice
 from runnel.records import probability
-from tests.helpers.qa_files import read_rows, write_rows
 
 ABOUT_FILES = [
     {"question": "the river runs", "file": "river.txt", "text": "to the sea"},
@@ -25,13 +25,17 @@ ABOUT_FILES = [
 
 def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    write_rows(tmp_path / "notes" / "cat.txt", ["The cat sat on the mat. The dog sat."])
-    write_rows(tmp_path / "notes" / "river.txt", ["A river runs to the sea."])
-    write_rows(tmp_path / "q.jsonl", ABOUT_FILES)
+    write_files(
+        tmp_path,
+        {
+            "notes/cat.txt": "The cat sat on the mat. The dog sat.\n",
+            "notes/river.txt": "A river runs to the sea.\n",
+            "q.jsonl": ABOUT_FILES,
+        },
+    )
     assert run("index", "notes", "--to", "library", "--model", "tiny").code == 0
     command = ("lab", "questions", "q.jsonl", "--in", "library")
-    done = run(*command, "--weight", 0, "--rerank", 0, "--out", "out", "-k", 1)
-    assert done.code == 0, done.err
+    done = run(*command, "--weight", 0, "--rerank", 0, "--out", "out", "-k", 1).ok()
     assert "2 of 3 questions answered by the first 1 of 2 documents in library" in done.out
     assert (
         "what went wrong: 1 not in the index" in done.out
@@ -154,8 +158,7 @@ BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
 def ask(run, fake, tmp_path):
     retrieval._model.cache_clear()
     fake.find = FakeRetriever()
-    write_rows(tmp_path / "docs" / "cats.txt", [CATS])
-    write_rows(tmp_path / "docs" / BIRD_FILE, [BIRDS])
+    write_files(tmp_path / "docs", {"cats.txt": f"{CATS}\n", BIRD_FILE: f"{BIRDS}\n"})
 
     def evaluate(rows, *arguments, model="toy"):
         write_rows(tmp_path / "q.jsonl", rows)

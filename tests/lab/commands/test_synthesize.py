@@ -92,7 +92,8 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
             assert ". " not in document.removesuffix(". ") and ". " in source
             source, document = ("".join(one.split()) for one in (source, document))
         assert source.startswith(document)
-        spans, places = row["evidence"], row["places"]
+        spans = row["evidence"]
+        places = row["places"]
         shown = [row["document"][a:b] for a, b in spans]
         assert len(spans) == 2 and [one.strip() for one in shown] == shown
         assert places[0][0] == spans[0][0] and places[-1][1] == spans[-1][1], (

@@ -5,11 +5,11 @@ named.
 import hashlib
 
 import pytest
+from helpers.files import write_files, write_rows
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.evaluation.published import LENGTHS, find_sets
 from runnel.lab.evaluation.tasks import read_task
-from tests.helpers.qa_files import write_rows
 
 JUDGED = {"query-id": "q", "corpus-id": "d"}
 
@@ -21,11 +21,6 @@ def read_set(one, folder):
 
 def names(path, **texts):
     return [one.name for one in find_sets(str(path), **texts)]
-
-
-def write_files(folder, files):
-    for name, rows in files.items():
-        write_rows(folder / name, rows)
 
 
 def tables(**changes):
@@ -61,7 +56,8 @@ def test_sets_of_nanobeir_alone_in_one_data_set_or_as_folders(tmp_path):
 
 
 def test_a_table_in_several_files_of_which_the_test_split_is_judged(tmp_path):
-    folder, end = tmp_path / "scifact", "00000-of-00001.parquet"
+    folder = tmp_path / "scifact"
+    end = "00000-of-00001.parquet"
     for part in range(2):
         rows = [{"_id": f"d{part + 1}", "title": "A title", "text": "some text"}]
         write_rows(folder / "corpus" / f"corpus-{part:05}-of-00002.parquet", rows)
@@ -78,7 +74,8 @@ def test_a_table_in_several_files_of_which_the_test_split_is_judged(tmp_path):
 
 
 def test_longembed_has_a_set_for_each_length_of_needle(tmp_path):
-    folder, lengths = tmp_path / "LongEmbed", (256, 32768)
+    folder = tmp_path / "LongEmbed"
+    lengths = (256, 32768)
     texts = [
         {"doc_id": f"{n}-{i}", "text": f"fact {i}", "context_length": n}
         for n in lengths

@@ -18,7 +18,8 @@ def random_task(seed, queries=30, documents=40):
     """
     rng = np.random.default_rng(seed)
     names = [f"d{i}" for i in range(documents)] + ["é", "Z", "z", "10", "9"]
-    qrels, run = {}, {}
+    qrels = {}
+    run = {}
     for q in range(queries):
         judged = rng.choice(names, rng.integers(1, 12), replace=False)
         qrels[f"q{q}"] = {str(d): int(rng.integers(0, 3)) for d in judged}

@@ -81,7 +81,8 @@ class FakeIndex:
         ]
 
     def hit(self, name, score, rank, words, count):
-        text, spans = self.texts[name], split_sentences(self.texts[name])
+        text = self.texts[name]
+        spans = split_sentences(self.texts[name])
         found = np.array(
             [len(words & set(text[a:b].lower().replace(".", "").split())) for a, b in spans],
             np.float32,
@@ -148,12 +149,11 @@ def test_rows_ids_several_files_and_pages(asked):
 
 
 def test_the_expected_place_must_be_shown(asked):
-    index = FakeIndex(
-        {"a": "One cat. Two cat red. Three cat red. Four cat red. Five ox.", "b": "ox"}
-    )
     answers = asked(
         *(("cat red", "a", {"text": text}) for text in ("four CAT\n red", "one cat", "five ox")),
-        index=index,
+        index=FakeIndex(
+            {"a": "One cat. Two cat red. Three cat red. Four cat red. Five ox.", "b": "ox"}
+        ),
     )
     assert [(a.rank, a.place, a.sentence) for a in answers] == [
         (1, 1, 3),
@@ -223,7 +223,7 @@ def test_names_that_mean_several_files_or_none(asked):
         asked(("a", "cats.md"))
     with pytest.raises(
         InputError,
-        match=r"no question can be answered from library: x.md is not in the index; give the index",
+        match=r"library: x\.md ",
     ):
         asked(("a", "x.md"), ("b", "y.md"))
 

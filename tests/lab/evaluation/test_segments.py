@@ -98,8 +98,7 @@ def test_rows_and_scores_of_segments(tokenizer):
     ]
     scores = {"a#0": -2.0, "b#1#0": 1.0, "a#1": 0.5, "b#1#1": -900.0}
     assert Reading(segment_tokens=1).combine(scores) == [("b#1", 1.0), ("a", 0.5)]
-    found = dict(Reading(segment_tokens=1, aggregate="sum").combine(scores))
-    assert found == pytest.approx(
+    assert dict(Reading(segment_tokens=1, aggregate="sum").combine(scores)) == pytest.approx(
         {"a": 1 / (1 + np.exp(2)) + 1 / (1 + np.exp(-0.5)), "b#1": 1 / (1 + np.exp(-1))}
     )
 

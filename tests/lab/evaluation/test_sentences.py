@@ -47,7 +47,8 @@ def test_ranks_of_evidence(evidence, scores, answers, spans):
 
 def test_metrics():
     metrics = parse_metrics([*METRICS, "AP"])
-    none, one = judged([], [1, 2, 3, 4], name="none"), judged([(9, 19)], [1, 9, 3, 4], name="r")
+    none = judged([], [1, 2, 3, 4], name="none")
+    one = judged([(9, 19)], [1, 9, 3, 4], name="r")
     values = values_of([judged([(0, 3), (35, 40)], [1, 2, 3, 4]), none, one], metrics)
     assert set(values) == {"q", "r"} and list(values["q"]) == list(metrics)
     assert (
@@ -92,10 +93,9 @@ def test_groups_by_length_and_position():
 
 
 def test_calibration():
-    found = summary(
+    rows = summary(
         judged([(0, 3)], [1.5, 0.5, -30, 0.2]), judged([], [2.1, 1.2, -1, -0.5], name="none")
-    )
-    rows = found["calibration"]
+    )["calibration"]
     assert [(r["score"], r["sentences"], r["answers"]) for r in rows] == [
         (2, 1, 0),
         (1, 2, 1),
@@ -142,10 +142,9 @@ def test_a_sentence_alone_is_scored_without_the_others(tmp_path):
 def test_recall_by_position():
     """Of two spans of one question, the first tenth's is found at 1 and the last one's at 4."""
     one = judged([(0, 3), (41, 42)], [4, 3, 2, 1])
-    found = summary(
+    assert summary(
         one, judged([(2, 6)], [1, 2, 3, 4], name="b"), metrics=("Recall@1", "Recall@5", "MRR")
-    )
-    assert found["recall_by_position"] == [
+    )["recall_by_position"] == [
         {"from": 0.0, "to": 0.1, "spans": 2, "metrics": {"Recall@1": 0.5, "Recall@5": 1.0}},
         {"from": 0.9, "to": 1.0, "spans": 1, "metrics": {"Recall@1": 0.0, "Recall@5": 1.0}},
     ]

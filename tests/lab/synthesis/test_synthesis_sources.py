@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.files import write_files, write_rows
 from helpers.synthesis import story
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,6 @@ from runnel.lab.synthesis.sources import Cutter, Source, Sources, check_language
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.text.joined import as_read
 from runnel.text.tokenizer import Encoded
-from tests.helpers.qa_files import write_rows
 
 
 class Words:
@@ -96,16 +96,21 @@ def test_the_seed_chooses(tmp_path):
 
 
 def test_files_folders_rows_and_evidence(tmp_path):
-    write_rows(tmp_path / "folder" / "page.md", ["# A page\n\nOf text."])
-    write_rows(tmp_path / "folder" / "copy.txt", ["# A page\n\nOf text."])
-    write_rows(tmp_path / "folder" / "empty.txt", [])
-    write_rows(tmp_path / "folder" / "bad.pdf", ["%PDF-1.4 damaged"])
-    write_rows(tmp_path / "rows.jsonl", [{"id": "7", "text": "A row."}, {"text": "Another."}])
     evidence = [
         {"question": "q", "document": "One.", "evidence": []},
         {"id": "b", "question": "q", "document": "Two."},
     ]
-    write_rows(tmp_path / "evidence.jsonl", [*evidence, evidence[0]])
+    write_files(
+        tmp_path,
+        {
+            "folder/page.md": "# A page\n\nOf text.\n",
+            "folder/copy.txt": "# A page\n\nOf text.\n",
+            "folder/empty.txt": "",
+            "folder/bad.pdf": "%PDF-1.4 damaged\n",
+            "rows.jsonl": [{"id": "7", "text": "A row."}, {"text": "Another."}],
+            "evidence.jsonl": [*evidence, evidence[0]],
+        },
+    )
     said = []
     sources = Sources(
         [str(tmp_path / name) for name in ("folder", "rows.jsonl", "evidence.jsonl")],

@@ -37,7 +37,8 @@ SIZE = 20
 
 class Model:
     def __init__(self, rule=follow):
-        self.rule, self.prompts = rule, []
+        self.rule = rule
+        self.prompts = []
 
     def __call__(self, messages):
         self.prompts.append(messages[-1]["content"])
@@ -62,7 +63,8 @@ def write(strategy, text, ask, seed=0):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_question_about_neighboring_sentences(seed):
-    text, model = subsequence(41), Model()
+    text = subsequence(41)
+    model = Model()
     draft = write("chunk", text, model, seed)
     (place,) = draft.places
     shown = NUMBERED.findall(model.prompts[0])
@@ -75,7 +77,8 @@ def test_a_question_about_neighboring_sentences(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pair_is_of_places_that_do_not_touch(seed):
-    text, model = subsequence(205), Model()
+    text = subsequence(205)
+    model = Model()
     draft = write("pair", text, model, seed)
     first, second = draft.places
     assert first.start % SIZE == second.start % SIZE == 0 and second.stop <= 205
@@ -94,7 +97,8 @@ def test_a_pair_is_of_places_that_do_not_touch(seed):
 @pytest.mark.parametrize("count", [60, 101, 500])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, seed):
-    text, model = subsequence(count), Model()
+    text = subsequence(count)
+    model = Model()
     draft = write("link", text, model, seed)
     connections, question, labels = model.prompts
     place, around = (
@@ -104,7 +108,8 @@ def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, s
     assert numbers == list(range(numbers[0], numbers[-1] + 1)) and inside == list(
         range(inside[0], inside[0] + SIZE)
     )
-    before, after = inside[0] - numbers[0], numbers[-1] - inside[-1]
+    before = inside[0] - numbers[0]
+    after = numbers[-1] - inside[-1]
     rest = AROUND - SIZE - NEAR  # on the other side
     sides = {
         (min(NEAR, inside[0]), min(rest, count - 1 - inside[-1])),
@@ -138,10 +143,8 @@ def with_nearer(distance, *, only=False):
     """
 
     def rule(messages):
-        found, (before, _, after) = (
-            json.loads(follow(messages)),
-            messages[-1]["content"].partition("The document around it:"),
-        )
+        found = json.loads(follow(messages))
+        before, _, after = messages[-1]["content"].partition("The document around it:")
         if "connections" in found:
             place, shown = ([int(n) for n, _ in NUMBERED.findall(part)] for part in (before, after))
             near = [n for n in (place[0] - distance, place[-1] + distance) if n in shown]
@@ -166,7 +169,8 @@ def one_place(messages):
 FORM, NOT_JSON = "replies of another form than requested", "replies that are not JSON"
 NOT_SHOWN = "replies with numbers of sentences that were not shown"
 BOILERPLATE = "places or questions about boilerplate of a publisher"
-ONE_PLACE, FAR = "questions with evidence in one place only", [{"sentence": 999, "connection": "c"}]
+ONE_PLACE = "questions with evidence in one place only"
+FAR = [{"sentence": 999, "connection": "c"}]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +258,8 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
     with Replies(
         SimpleNamespace(model="m", url="u", complete=complete), tmp_path / "store"
     ) as replies:
-        any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731  (which place is the nearest matters little)
+        # which place is the nearest matters little
+        any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731
         synthesis = Synthesis(
             Inquiry(replies, 1), Settings(strategy), any_partner, Decontaminator([])
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.qa_files import write_rows
+from helpers.files import write_files, write_rows
 from helpers.tiny import tiny_model
 
 from runnel.errors import InputError, ReadError
@@ -103,22 +103,17 @@ def kept(path, *arguments, **options):
 
 @pytest.fixture
 def beir(tmp_path):
-    write(
-        tmp_path / "corpus.jsonl",
-        *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"),
+    head = "query-id\tcorpus-id\tscore\n"
+    texts = [{"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"]
+    write_files(
+        tmp_path,
+        {
+            "corpus.jsonl": [*texts, {"_id": "e", "text": " "}],
+            "queries.jsonl": [{"_id": name, "text": f"query {name}"} for name in "qrs"],
+            "qrels/train.tsv": f"{head}q\ta\t1\nq\tb\t0\nr\tc\t2\nq\td\t1\n",
+            "qrels/test.tsv": f"{head}s\ta\t1\n",
+        },
     )
-    with (tmp_path / "corpus.jsonl").open("a") as file:
-        file.write('{"_id": "e", "text": " "}\n')
-    write(tmp_path / "queries.jsonl", *({"_id": name, "text": f"query {name}"} for name in "qrs"))
-    write(
-        tmp_path / "qrels" / "train.tsv",
-        "query-id\tcorpus-id\tscore",
-        "q\ta\t1",
-        "q\tb\t0",
-        "r\tc\t2",
-        "q\td\t1",
-    )
-    write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", "s\ta\t1")
     return tmp_path
 
 
@@ -149,7 +144,7 @@ def test_qrels_need_a_corpus_and_queries(beir, tmp_path):
     found = kept(qrels, corpus=corpus, queries=str(queries))
     assert found == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
     path = write(tmp_path / "qrels.tsv", "q 0 a 1")
-    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
+    with pytest.raises(InputError, match=r"ids .*corpus and queries"):
         list(read_triples(path))
 
 
@@ -158,8 +153,7 @@ def test_rows_of_mine(tmp_path):
         {"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: "},
         {"query": "r", "pos": ["d"], "id": 5},
     ]
-    path = write(tmp_path / "x.jsonl", *rows)
-    assert list(read_triples(path)) == [
+    assert list(read_triples(write(tmp_path / "x.jsonl", *rows))) == [
         Triple("q", ("a", "b"), ("c",), instruction="p: "),
         Triple("r", ("d",), (), "5"),
     ]
@@ -233,8 +227,7 @@ def test_evidence(tmp_path):
         },
         {"query": "s", "document": "abc", "evidence": [[0, 1]], "units": [[0, 2], [2, 3]]},
     ]
-    found = list(read_evidence(write(tmp_path / "e.jsonl", *rows)))
-    assert found == [
+    assert list(read_evidence(write(tmp_path / "e.jsonl", *rows))) == [
         Evidence("q", "a 🜨 c", ((0, 1), (2, 3)), "1"),
         Evidence("s", "abc", ((0, 1),), units=((0, 2), (2, 3))),
     ]
@@ -408,8 +401,7 @@ def test_the_examples_of_the_page(tmp_path):
         for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))
     ] == ["ANSWER: 15 years"]
     assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
-    others = {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}
-    for name in files.keys() - others:
+    for name in files.keys() - {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}:
         triples = list(
             read_triples(
                 tmp_path / name,
@@ -434,25 +426,25 @@ def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
         for kind in ("positive_passages", "negative_passages")
     }
     ids = {"positive_document_ids": ["p"], "negative_document_ids": ["n"]}
-    write(
-        Path("flagembedding.jsonl"),
-        {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""},
+    flag = {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""}
+    write_files(
+        tmp_path,
+        {
+            "flagembedding.jsonl": [flag],
+            "tevatron.jsonl": [{"query_id": "1", "query": "q", **passages}],
+            "tevatron2.jsonl": [{"query_id": "1", "query_text": "q", "query_image": None, **ids}],
+            "corpus2.jsonl": [{"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"}],
+            "triples.train.small.tsv": 'q\t"p\tn\n',
+            "qidpidtriples.train.full.2.tsv": "1\tp\tn\n",
+            "collection.tsv": "p\ta text\nn\tanother\n",
+            "queries.train.tsv": "1\tq\n",
+        },
     )
-    write(Path("tevatron.jsonl"), {"query_id": "1", "query": "q", **passages})
-    write(Path("tevatron2.jsonl"), {"query_id": "1", "query_text": "q", "query_image": None, **ids})
-    write(
-        Path("corpus2.jsonl"), {"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"}
-    )
-    write(Path("triples.train.small.tsv"), 'q\t"p\tn')
-    write(Path("qidpidtriples.train.full.2.tsv"), "1\tp\tn")
-    write(Path("collection.tsv"), "p\ta text", "n\tanother")
-    write(Path("queries.train.tsv"), "1\tq")
     with warnings.catch_warnings(action="ignore"):  # open files
         exec(program, {})
     by_id = Triple("q", ("a text",), ("another",))
     titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
-    found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
-    assert found == [
+    assert [list(read_triples(f"{name}.jsonl")) for name in "abcde"] == [
         [Triple("q", ("p",), ("n",))],
         [titled],
         [Triple("q", ('"p',), ("n",))],
@@ -473,7 +465,8 @@ def released(tokenizer, units=UNITS, question="Where do rivers run?\n", **change
     """Tokens and ends as the authors make them: the document in one piece, a unit's end at the last
     token that starts in it.
     """
-    asked, text = tokenizer.encode(question).ids, tokenizer.encode("".join(units))
+    asked = tokenizer.encode(question).ids
+    text = tokenizer.encode("".join(units))
     edges = [sum(map(len, units[: i + 1])) for i in range(len(units))]
     made = {
         "input_ids": [*asked.tolist(), *text.ids.tolist()],
@@ -511,7 +504,7 @@ def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths
     """Neither sentences nor clauses: the authors' units end inside sentences, and have no white
     space at their ends.
     """
-    units = [f"keeper {n} saw the dog. She sat on, and on" + ";" * (n % 2) for n in range(20)]
+    units = [f"keeper {n} saw the dog. She sat on, and on{';' if n % 2 else ''}" for n in range(20)]
     labels = [int(n in (7, 8)) for n in range(20)]
     (example,) = read_released(
         tmp_path, tokenizer, made := released(tokenizer, units, sentence_labels=labels)
@@ -520,8 +513,9 @@ def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths
     _, item = SentenceData.write(tmp_path / "t.arrow", model, [example], tokens=lengths)[0]
     bounds = item.sentences.bounds.tolist()
     scored = [item.sentences.ids[a:b].tolist() for a, b in pairwise(bounds)]
-    encoded = [model.tokenizer.encode(example.document)]
-    read = read_spans(example.document, encoded, np.array(example.units))
+    read = read_spans(
+        example.document, [model.tokenizer.encode(example.document)], np.array(example.units)
+    )
     in_tokens = [read.ids[a:b].tolist() for a, b in pairwise(read.bounds)]
     first = in_tokens.index(scored[0])
     assert scored == in_tokens[first : first + len(scored)]

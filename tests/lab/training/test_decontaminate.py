@@ -4,18 +4,17 @@ import gzip
 import json
 
 import pytest
-from helpers.qa_files import write_rows
+from helpers.files import write_files
 
 from runnel.errors import InputError
 from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import POSITIVE, QUERY, SENTENCES, Decontaminator
 
 CHINESE = "它在河边等待一条大鱼游过来然后吃掉它。"
-TEST_DOCUMENT = f"""The heron waits at the river for a fish. Yes. It eats three large frogs before the night.
-
-Materials and Methods
-
-{CHINESE}"""
+ENGLISH = (
+    "The heron waits at the river for a fish. Yes. It eats three large frogs before the night."
+)
+TEST_DOCUMENT = f"{ENGLISH}\n\nMaterials and Methods\n\n{CHINESE}"
 
 
 def sentences(count, start=0):
@@ -27,21 +26,21 @@ def sentences(count, start=0):
 @pytest.fixture
 def guard(tmp_path):
     row = {"question": "What does a heron eat?", "document": TEST_DOCUMENT, "evidence": [[0, 40]]}
-    test, beir = write_rows(tmp_path / "test.jsonl", [row, row]), tmp_path / "beir"
     texts = ["An answer of more than five words.", "Only in the corpus of the test set.", "Yes."]
     texts.append("The answer to a query for training.")
-    write_rows(
-        beir / "corpus.jsonl",
-        [{"_id": name, "text": text} for name, text in zip("abcd", texts, strict=True)],
+    write_files(
+        tmp_path,
+        {
+            "test.jsonl": [row, row],
+            "beir/corpus.jsonl": [
+                {"_id": name, "text": text} for name, text in zip("abcd", texts, strict=True)
+            ],
+            "beir/queries.jsonl": [{"_id": "q", "text": "tested"}, {"_id": "r", "text": "trained"}],
+            "beir/qrels/test.tsv": "query-id\tcorpus-id\tscore\nq\ta\t1\nq\tc\t1\nq\tb\t0\n",
+            "beir/qrels/train.tsv": "query-id\tcorpus-id\tscore\nr\td\t1\n",
+        },
     )
-    write_rows(
-        beir / "queries.jsonl", [{"_id": "q", "text": "tested"}, {"_id": "r", "text": "trained"}]
-    )
-    write_rows(
-        beir / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", "q\ta\t1", "q\tc\t1", "q\tb\t0"]
-    )
-    write_rows(beir / "qrels" / "train.tsv", ["query-id\tcorpus-id\tscore", "r\td\t1"])
-    return Decontaminator([test, beir])
+    return Decontaminator([tmp_path / "test.jsonl", tmp_path / "beir"])
 
 
 @pytest.mark.parametrize(
@@ -127,12 +126,15 @@ def test_tables_plain_documents_and_folders_guard(tmp_path):
     )
     folder = tmp_path / "tests" / "deep"
     folder.mkdir(parents=True)
-    (folder / "a.txt").write_text(
-        "Annual report for 2024\n\nThe heron stands in the river all day.\n"
-    )
-    (folder / "b.md").write_text(f"Query\tanswer\n\n{LONG}\n")
-    (folder / "c.html").write_bytes(
-        "<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode("cp1252")
+    write_files(
+        folder,
+        {
+            "a.txt": "Annual report for 2024\n\nThe heron stands in the river all day.\n",
+            "b.md": f"Query\tanswer\n\n{LONG}\n",
+            "c.html": "<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode(
+                "cp1252"
+            ),
+        },
     )
     guard = Decontaminator([tmp_path / "tests"])
     found = (
@@ -161,6 +163,9 @@ def test_tables_plain_documents_and_folders_guard(tmp_path):
 )
 def test_a_test_set_that_guards_nothing_is_an_error(tmp_path, name, content, message):
     path = tmp_path / name
-    path.mkdir() if content is None else path.write_text(content)
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
     with pytest.raises(InputError, match=message):
         Decontaminator([path])

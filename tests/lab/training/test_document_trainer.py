@@ -27,7 +27,7 @@ def all_batches(
 ) -> list[list[list[int]]]:
     batches = [
         TokenBatches(rows, budget, world=world, rank=rank, **options) for rank in range(world)
-    ]  # type: ignore[arg-type]
+    ]
     for one in batches:
         one.set_epoch(epoch)
     return [list(one) for one in batches]
@@ -72,10 +72,11 @@ def test_epochs_seeds_and_few_rows() -> None:
     assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(
         rows, 120, epoch=1, shuffle=False
     )
-    batches, again = TokenBatches([7] * 50, 21, seed=3), TokenBatches([7] * 50, 21, seed=3)
+    batches = TokenBatches([7] * 50, 21, seed=3)
+    again = TokenBatches([7] * 50, 21, seed=3)
     batches.set_epoch(4)
     again.set_epoch(4)
-    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
+    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]
     assert list(islice(again, 6, None)) == whole[6:]
     assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
     assert all_batches([], 10, 3) == [[], [], []]
@@ -95,7 +96,8 @@ documents = st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, m
 
 def by_hand(scores: list[float], labels: list[bool]) -> float:
     """Appendix F, sentence by sentence, in Python's numbers."""
-    n, positive = len(labels), sum(labels)
+    n = len(labels)
+    positive = sum(labels)
     total = 0.0
     for score, label in zip(scores, labels, strict=True):
         probability = 1 / (1 + math.exp(-score))
@@ -108,9 +110,11 @@ def by_hand(scores: list[float], labels: list[bool]) -> float:
 
 @given(documents)
 def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
-    scores, labels = [s for s, _ in document], [r for _, r in document]
-    loss = float(sentence_loss(torch.tensor(scores), torch.tensor(labels)))
-    assert loss == pytest.approx(by_hand(scores, labels), rel=1e-4, abs=1e-6)
+    scores = [s for s, _ in document]
+    labels = [r for _, r in document]
+    assert float(sentence_loss(torch.tensor(scores), torch.tensor(labels))) == pytest.approx(
+        by_hand(scores, labels), rel=1e-4, abs=1e-6
+    )
 
 
 @given(documents)
@@ -123,8 +127,9 @@ def test_the_loss_of_the_authors_code_is_a_mean_with_heavier_positives(
     expected = F.binary_cross_entropy_with_logits(
         scores, labels.float(), pos_weight=(len(labels) - positives) / positives.clamp(min=1)
     )
-    loss = float(sentence_loss(scores, labels, as_code=True))
-    assert loss == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+    assert float(sentence_loss(scores, labels, as_code=True)) == pytest.approx(
+        float(expected), rel=1e-4, abs=1e-6
+    )
 
 
 def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder
 from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, render_document, training_model
 from torch import Tensor, nn
@@ -55,10 +56,8 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
 def test_the_numbers_of_pocket_and_of_other_heads(tmp_path: Path) -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
     model = training_model(tmp_path, "mamba2", papers_heads=True)
-    model.heads["embed"], model.heads["rerank"] = (
-        vector_head("mean"),
-        EndScore(32, pooling="cls"),
-    )
+    model.heads["embed"] = vector_head("mean")
+    model.heads["rerank"] = EndScore(32, pooling="cls")
     assert_as_inference(model)
 
 
@@ -119,7 +118,8 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
     spans = np.array([[0, 9], [9, 12], [12, len(NO_TOKENS)]])
     trainable(model)
-    item, empty = make_item(model, QUERY, NO_TOKENS, spans, [0, 1, 0]), make_item(model, QUERY, "")
+    item = make_item(model, QUERY, NO_TOKENS, spans, [0, 1, 0])
+    empty = make_item(model, QUERY, "")
     assert item.full.tolist() == [True, False, True]
     assert item.labels is not None and item.labels.tolist() == [0, 1, 0]
     found, nothing = sentence_scores(model, [item, empty])
@@ -155,8 +155,8 @@ def test_bad_input(
 
 TEXTS = [
     "A river runs to the sea.",
-    "The cat sat on the mat. A dog ran. " * 4,
-    "The " + "cat dog river sea mat " * 12 + "sat.",
+    repeat("The cat sat on the mat. A dog ran. ", 4),
+    "The " + repeat("cat dog river sea mat ", 12) + "sat.",
 ]
 
 
@@ -165,12 +165,12 @@ def test_long_texts_have_the_vectors_of_inference_and_gradients(tmp_path: Path, 
     model = tiny_encoder(tmp_path)
     expected = Embedder(model).encode(TEXTS)
     rows = [render_document(model, text) for text in TEXTS]
-    assert [len(model.backbone.block_ends(row)) > 1 for row in rows] == [False, True, True]  # type: ignore[arg-type]
+    assert [len(model.backbone.block_ends(row)) > 1 for row in rows] == [False, True, True]
     trainable(model)
     found = vectors(model, rows, long)
     np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
     (found * torch.randn(found.shape, generator=torch.Generator().manual_seed(0))).sum().backward()
-    used = model.backbone.embeddings.weight.grad.abs().sum(1) > 0  # type: ignore[union-attr]
+    used = model.backbone.embeddings.weight.grad.abs().sum(1) > 0
     assert set(used.nonzero()[:, 0].tolist()) == set(np.concatenate(rows).tolist()), (
         "every token of every passage"
     )

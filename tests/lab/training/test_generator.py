@@ -66,7 +66,8 @@ def plain_losses(model: Model, items: list[Completion]) -> Tensor:
     """The loss of each row as transformers computes it: all logits, labels of -100 for the prompt,
     and a shift by one.
     """
-    losses, head = [], model.heads["generate"]
+    losses = []
+    head = model.heads["generate"]
     for item, (tokens, start) in zip(items, ROWS, strict=True):
         ids = torch.from_numpy(np.append(item.request.ids, item.targets[-1])).long()
         labels = torch.where(torch.arange(tokens) < start, -100, ids)
@@ -91,7 +92,8 @@ def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_pa
 ) -> None:
     monkeypatch.setitem(BACKBONES, "mamba3", FAMILIES["mamba3"])
     monkeypatch.setattr(generator, "_LOGITS", 4)
-    model, items = generating(tmp_path, family), completions()
+    model = generating(tmp_path, family)
+    items = completions()
     module = GeneratorModule(model, Long())
     expected = plain_losses(model, items)
     wanted = gradients(module, expected)
@@ -110,8 +112,7 @@ def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_pa
         assert sum(rows) == sum(tokens - start for tokens, start in ROWS) and max(rows) == 4, (
             "no logits of prompts, few at a time"
         )
-        apart = torch.cat([module([item])[0] for item in items])
-        for losses in (together, apart):
+        for losses in (together, torch.cat([module([item])[0] for item in items])):
             torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(gradients(module, losses), wanted, rtol=1e-7, atol=1e-9)
 

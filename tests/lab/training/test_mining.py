@@ -113,7 +113,8 @@ def test_draws_are_uniform_and_depend_on_the_seed_and_the_place():
     assert all(len(set(mined.drawn)) == 3 and not mined.refused for mined in found)
     # 3 of 10, 2000 times; 4.9 standard deviations
     assert all(abs(count - 600) < 100 for count in counts.values())
-    corpus, search = pool(*numbered(50)), in_order(range(50))
+    corpus = pool(*numbered(50))
+    search = in_order(range(50))
     triples = [Triple(f"q{n}", ("the answer",)) for n in range(600)]
     whole = [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40))]
     assert [
@@ -160,7 +161,8 @@ def test_copies_are_refused():
 )
 def test_bars_on_scores_against_a_loop(settings, bar):
     texts = list(dict.fromkeys(random_texts(80, seed=3)))
-    corpus, embedder = pool(*texts), ToyEmbedder()
+    corpus = pool(*texts)
+    embedder = ToyEmbedder()
     triples = [
         Triple(text, (f"{text} often", texts[i])) for i, text in enumerate(random_texts(9, seed=4))
     ]
@@ -189,7 +191,9 @@ def test_bars_on_scores_against_a_loop(settings, bar):
 
 
 def test_only_what_is_drawn_is_judged():
-    corpus, embedder, read = pool(*random_texts(70, seed=5, words=40)), ToyEmbedder(), []
+    corpus = pool(*random_texts(70, seed=5, words=40))
+    embedder = ToyEmbedder()
+    read = []
     embedder.encode_document = lambda texts: read.extend(texts) or embedder.encode_query(texts)
     judge = NegativeJudge(embedder, corpus)
     for total in (1 + 3, 1 + 3 + 1):  # the second time only the positive is read again

@@ -175,7 +175,8 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(
         np.array(one), np.array(other), rtol=1e-4
     )
-    first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    first = weights(tmp_path / "whole")
+    second = weights(tmp_path / "stopped")
     assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
     (tmp_path / "whole" / SUMMARY).unlink()  # as if it had been stopped after its last step
     again = run_recipe(recipe, tmp_path / "whole")
@@ -200,9 +201,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(message, tmp_path, monke
 
     monkeypatch.setattr(torch, "save", save)
     recipe = tiny_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
-    with pytest.raises(
-        OSError, match=r"the disk is full; checkpoint-2 is complete\. Free some space and repeat"
-    ) as caught:
+    with pytest.raises(OSError, match=r"disk is full.*checkpoint-2 ") as caught:
         run_recipe(recipe, tmp_path)
     assert caught.value.errno == errno.ENOSPC
     monkeypatch.undo()
@@ -257,8 +256,9 @@ def test_two_processes_give_the_losses_of_one(job, tmp_path):
         for name in ("one", "two")
     )
     assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
-    found = json.loads((tmp_path / "two" / SUMMARY).read_text())
-    assert found["held_out"] == pytest.approx(whole.held_out, rel=1e-3)
+    assert json.loads((tmp_path / "two" / SUMMARY).read_text())["held_out"] == pytest.approx(
+        whole.held_out, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -273,8 +273,9 @@ def test_one_process_writes_a_checkpoint(first, monkeypatch):
 
 def test_batches_cut_queries_and_documents_apart_and_count():
     """The numbers of a recipe are those of the ids of a row, special tokens included."""
-    model = load_model("pocket", dtype="float32")
-    batches = EmbedderBatches(model, DataTable(max_query_tokens=5, max_document_tokens=7))
+    batches = EmbedderBatches(
+        load_model("pocket", dtype="float32"), DataTable(max_query_tokens=5, max_document_tokens=7)
+    )
     words = "one two three four five six seven"
     batch = batches(
         [

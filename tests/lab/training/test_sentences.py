@@ -81,7 +81,9 @@ def test_training_lowers_the_loss_that_inference_shows(
     finished(model)
     model.save(tmp_path / "saved")
     retriever = SentenceRetriever.load(tmp_path / "saved", dtype="float32")
-    by_inference, recalls, data = [], [], SentenceData(model, path)
+    by_inference = []
+    recalls = []
+    data = SentenceData(model, path)
     for index, example in enumerate(GIVEN):
         name, item = data[index]
         assert (name, item.tokens, item.labels.sum()) == (example.id, data.lengths[index], 1)

@@ -75,10 +75,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def embed(run, shard: str, *options) -> None:
-    done = run(
+    run(
         "embed", "set/corpus.jsonl", "-m", "model", "--to", "v.npy", "--shard", shard, *options
-    )
-    assert done.code == 0, done.err
+    ).ok()
 
 
 def test_mining_and_evaluation_by_stored_vectors(run, folder, monkeypatch):
@@ -94,13 +93,11 @@ def test_mining_and_evaluation_by_stored_vectors(run, folder, monkeypatch):
     embed(run, "2/3")
     with monkeypatch.context() as patch:
         patch.setattr(mining, "embed_corpus", None)
-        done = run("lab", "mine", *options, "--vectors", "v.npy", "--to", "b.jsonl")
-        assert done.code == 0, done.err
+        run("lab", "mine", *options, "--vectors", "v.npy", "--to", "b.jsonl").ok()
     assert Path("a.jsonl").read_bytes() == Path("b.jsonl").read_bytes()
     runs = []
     for name, more in (("one", ()), ("two", ("--vectors", "v.npy"))):
-        done = run("lab", "evaluate", "model", "set", "--out", name, *more, "--json")
-        assert done.code == 0, done.err
+        done = run("lab", "evaluate", "model", "set", "--out", name, *more, "--json").ok()
         runs.append(json.loads(done.out)["results"][0]["metrics"])
     assert runs[0] == runs[1]
     assert not list(Path("two").glob("*.vectors.npy")) and list(Path("one").glob("*.vectors.npy"))

@@ -11,6 +11,7 @@ import pytest
 from datasets import Dataset
 from helpers.evidence_examples import examples
 from helpers.qa_files import write_rows
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,12 +62,13 @@ def test_labels(piece: str, before: int, after: int, expected: list[int]) -> Non
 
 
 def test_white_space_code_points_and_places_of_windows() -> None:
-    text = "Yes." + "\n" * 40 + "The cat sat on the mat."
+    text = "Yes." + repeat("\n", 40) + "The cat sat on the mat."
     assert positives(0, 44, text) == positives(0, 4, text) == [0]
-    text = "\U0001f40d" * 30 + "! The cat sat."
+    text = repeat("\U0001f40d", 30) + "! The cat sat."
     start = text.index("cat")
     assert positives(start, start + 3, text) == [1]
-    bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
+    bounds = np.arange(0, 1001, 10)
+    labels = np.zeros(100, dtype=bool)
     labels[50] = True
     starts = [
         choose_window(bounds, labels, [200], np.random.default_rng(seed)).start
@@ -101,7 +103,8 @@ def test_every_span_makes_a_sentence_positive_that_it_overlaps(
     st.integers(0, 9),
 )
 def test_a_window_holds_the_evidence_within_its_tokens(lengths, data, choices, seed) -> None:
-    bounds, tokens = np.cumsum([7, *lengths]), sorted(choices)
+    bounds = np.cumsum([7, *lengths])
+    tokens = sorted(choices)
     labels = np.array(
         data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
     )
@@ -122,7 +125,8 @@ def test_evidence_that_is_far_apart_takes_a_longer_window_or_the_whole_document(
     last: int, expected: set[int]
 ) -> None:
     """Sentences of 10 tokens; the evidence is sentence 11 and another."""
-    bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
+    bounds = np.arange(0, 1001, 10)
+    labels = np.zeros(100, dtype=bool)
     labels[[11, last]] = True
     windows = [
         choose_window(bounds, labels, [50, 200, 500], np.random.default_rng(seed))
@@ -155,7 +159,7 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     tmp_path: Path, model: Model, caplog
 ) -> None:
     given = examples(60, sentences=(30, 31))
-    far = "The cat sat on the mat. " * 40
+    far = repeat("The cat sat on the mat. ", 40)
     given.append(Evidence("dog", far, ((0, 22), (24 * 39, 24 * 40 - 1)), "far"))
     with caplog.at_level(logging.INFO, "runnel"):
         data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(40, 90), seed=1)
@@ -174,7 +178,8 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
             and tokens.tolist() == model.tokenizer.encode(example.document[start:end]).ids.tolist()
         )
         documents.append(item.sentences.bounds[-1])
-    short, long = [d for d in documents if d <= 40], [d for d in documents if d > 40]
+    short = [d for d in documents if d <= 40]
+    long = [d for d in documents if d > 40]
     assert max(long) <= 90 and min(len(short), len(long)) > 15
     assert min(short) > 40 - 26 and min(long) > 90 - 26  # whole sentences, of 13 tokens at most
     SentenceData.write(tmp_path / "b.arrow", model, given, tokens=(40, 90), seed=1)
@@ -269,8 +274,7 @@ def test_rows_with_fewer_negatives(tmp_path, caplog):
 
 
 def test_random_negatives_are_other_documents(tmp_path):
-    rows = rows_of(tmp_path, TRIPLES, negatives=3, negative_source="random")
-    for row in rows:
+    for row in rows_of(tmp_path, TRIPLES, negatives=3, negative_source="random"):
         drawn = {row[f"negative_{i}"] for i in (1, 2, 3)}
         assert len(drawn) == 3 and drawn <= {f"p{i}" for i in range(5)} - {row["positive"]}
     with pytest.raises(InputError, match="negative of"):

@@ -48,7 +48,7 @@ def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
     summary = run_recipe(recipe, tmp_path / "run")
     assert summary.steps == 2 and np.isfinite(summary.last_loss) and summary.tokens > 0
     if "lora.r=2" not in changes:
-        load_model(next((tmp_path / "run/checkpoints").iterdir()), "float32", job=job)  # type: ignore[arg-type]
+        load_model(next((tmp_path / "run/checkpoints").iterdir()), "float32", job=job)
     loaded: Any = (Embedder if job == "embed" else Reranker).load(
         tmp_path / "run/model", "float32", "cpu"
     )
@@ -59,10 +59,8 @@ def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
         )
         np.testing.assert_allclose(loaded.encode(TEXTS), expected, atol=1e-5)
     elif job == "rerank":
-        scores, theirs = (
-            loaded.score("river", TEXTS),
-            CrossEncoder(str(tmp_path / "run/model"), device="cpu"),
-        )
+        scores = loaded.score("river", TEXTS)
+        theirs = CrossEncoder(str(tmp_path / "run/model"), device="cpu")
         assert np.ptp(scores) > 0
         template = str(loaded.model.templates["rerank"])
         assert ("document: {document} ; query: {query} ;{end}" in template) == (

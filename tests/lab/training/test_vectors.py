@@ -62,19 +62,19 @@ def write_evidence(path: Path, documents: int = 40) -> None:
     """Each answer is the sentence after the one with the word of the question, so the words alone
     point to a wrong sentence.
     """
-    draw, rows = random.Random(0), []
+    draw = random.Random(0)
+    rows = []
     for number in range(documents):
         words = ["".join(draw.choices("bcdfgklmnp", k=4)) for _ in range(K)]
         sentences = [f"The {word} runs to the sea. " for word in words]
         document = "".join(sentences)
         for place in draw.sample(range(K - 1), 2):
             start = sum(map(len, sentences[: place + 1]))
-            span = [start, start + len(sentences[place + 1])]
             row = {
                 "id": f"{number}-{place}",
                 "question": f"what of {words[place]}",
                 "document": document,
-                "evidence": [span],
+                "evidence": [[start, start + len(sentences[place + 1])]],
             }
             rows.append(row)
     write_rows(path, rows)
@@ -174,7 +174,7 @@ def questions(documents: int) -> list[ReadQuestion]:
         ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),))
         for d in range(documents)
         for n in range(3)
-    ]  # type: ignore[arg-type]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,8 @@ def test_long_documents_are_thinned_with_their_answers_kept():
 
 
 def test_items_are_scored_together_as_the_head_scores_them():
-    head, items = HeldHead(VectorScore(D)), [item(0), item(1, sentences=1), item(2, sentences=7)]
+    head = HeldHead(VectorScore(D))
+    items = [item(0), item(1, sentences=1), item(2, sentences=7)]
     torch.nn.init.normal_(head.out.weight)
     for one, score in zip(items, score_items(head, items), strict=True):
         features = one.known[:, -FEATURES:]
@@ -220,7 +221,8 @@ def test_items_are_scored_together_as_the_head_scores_them():
 
 
 def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog):
-    head, items = HeldHead(VectorScore(D)), [item(seed) for seed in range(60)]
+    head = HeldHead(VectorScore(D))
+    items = [item(seed) for seed in range(60)]
     items += [replace(one, evidence=()) for one in items[:9]]
     calibrate(head, items)
     chance = torch.cat(
@@ -235,13 +237,10 @@ def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog
 
 
 def test_training_reads_as_inference_reads(data, tmp_path):
-    model, reader = (
-        load_start(layer_recipe(data)),
-        SentenceRetriever.load(data / "layers", "float32"),
-    )
-    examples = read_evidence(data / "few.jsonl")
+    model = load_start(layer_recipe(data))
+    reader = SentenceRetriever.load(data / "layers", "float32")
     read, _, aside = read_vector_data(
-        reader.scorer, examples, tmp_path / "documents", 0, write=True
+        reader.scorer, read_evidence(data / "few.jsonl"), tmp_path / "documents", 0, write=True
     )
     rows = LayerData([read, aside], model)
     items = [rows[index][1] for index in range(len(rows))]
@@ -256,7 +255,8 @@ def test_training_reads_as_inference_reads(data, tmp_path):
             assert len(item.queries) <= QUESTIONS and len(item.cu_seqlens) > 2
             torch.testing.assert_close(vectors, item.vectors, atol=2e-2, rtol=0)  # stored in 8 bits
             torch.testing.assert_close(queries, item.query_vectors, atol=1e-5, rtol=1e-4)
-            head, inputs = model.heads["sentences"], zip(queries, item.features, strict=True)
+            head = model.heads["sentences"]
+            inputs = zip(queries, item.features, strict=True)
             torch.testing.assert_close(
                 found, [uncalibrated(head, query, vectors, features) for query, features in inputs]
             )
@@ -272,10 +272,10 @@ def test_layers_learn_and_all_else_stays(data, tmp_path):
     assert len(losses) == summary.steps == 40 and sum(losses[-5:]) < 0.7 * sum(losses[:5])
     assert set(summary.held_out) == {"loss", "loss_before", "recall_at_1", "recall_at_1_before"}
     start, end = (load_model(folder, "float32") for folder in (data / "layers", summary.model))
-    before, after = start.backbone.state_dict(), end.backbone.state_dict()
-    changed = {
+    before = start.backbone.state_dict()
+    after = end.backbone.state_dict()
+    assert {
         name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])
-    }
-    assert changed == {"sentence_layers"}
+    } == {"sentence_layers"}
     heads = start.heads.state_dict(), end.heads.state_dict()
     assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])

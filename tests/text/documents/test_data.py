@@ -4,13 +4,14 @@ import json
 
 import pytest
 from helpers.document_checks import check, paths, shown
+from helpers.texts import repeat
 
 from runnel.files import Decoded
 from runnel.text.documents.data import read_json, read_xml
 from runnel.text.documents.document import recognize
 
 LONG = "Never store the pump outside in winter, because the water in it freezes and breaks it."
-ENCODED = "iVBORw0KGgoAAAANSUhEUg9x" * 20
+ENCODED = repeat("iVBORw0KGgoAAAANSUhEUg9x", 20)
 
 
 def read(value):
@@ -61,7 +62,7 @@ def test_json_of_other_forms():
 
 
 @pytest.mark.parametrize(
-    "text", ["", '{"a": 1,', '{"a": 1}\n{"a": 2}', "[" * 10**5, "9" * 5000 + "x"]
+    "text", ["", '{"a": 1,', '{"a": 1}\n{"a": 2}', repeat("[", 10**5), repeat("9", 5000) + "x"]
 )
 def test_broken_json_is_plain_text(text):
     document = read(text)
@@ -93,7 +94,7 @@ def test_xml_is_read_like_json_and_elements_in_a_sentence_belong_to_it():
         "<a><b></a>",
         "<a>&nbsp;</a>",
         '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>',
-        "<a>" * 3000 + "</a>" * 3000,
+        repeat("<a>", 3000) + repeat("</a>", 3000),
         "",
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 from helpers.document_checks import leads, paths, read_zip, shown
 from helpers.document_files import docx
+from helpers.texts import repeat
 
 from runnel.text.documents.docx import read_docx
 from runnel.text.documents.numbering import numeral
@@ -231,7 +232,8 @@ def test_alternatives_are_read_once(tmp_path):
         inner = "".join(f"<mc:Choice>{choice}</mc:Choice>" for choice in choices)
         return f"<mc:AlternateContent>{inner}<mc:Fallback>{fallback}</mc:Fallback></mc:AlternateContent>"
 
-    box, old = p("In a box."), p("In an old box.")
+    box = p("In a box.")
+    old = p("In an old box.")
     body = p(run("Around. ") + f"<w:r>{alternatives(box, fallback=old)}</w:r>")
     assert texts(read(tmp_path, body)) == ["In a box.", "Around."]
     body = p(run("Around. ") + f"<w:r>{alternatives('', p(' '), fallback=old)}</w:r>")
@@ -355,7 +357,7 @@ def test_a_table_knows_its_caption_and_columns_and_merged_cells_have_their_value
         document = read(tmp_path, f"{caption}<w:tbl>{controls}</w:tbl>", styles=styles)
         assert leads(document) == dict.fromkeys(rows, lead)
     wide = row(*(f"c{n}" for n in range(11))) + row("x", properties='<w:gridBefore w:val="10"/>')
-    assert texts(read(tmp_path, f"<w:tbl>{wide}</w:tbl>"))[-1] == "|  " * 9 + "| x"
+    assert texts(read(tmp_path, f"<w:tbl>{wide}</w:tbl>"))[-1] == repeat("|  ", 9) + "| x"
     figure = p("Figure 1: A house", '<w:pStyle w:val="Cap"/>')
     document = read(tmp_path, f"{figure}<w:tbl>{table}</w:tbl>", styles=styles)
     assert leads(document)[rows[0]][0] == ""
@@ -382,7 +384,7 @@ def test_a_heading_is_no_part_of_a_row_and_prose_in_tables_is_prose(tmp_path):
         "<w:tr/>",
         "<w:tr><w:tc/></w:tr>",
         f"<w:tr>{cell('', CONTINUE)}</w:tr>",
-        *(row(cell("a", f'<w:gridSpan w:val="{size}"/>')) for size in ("-1", "0", "9" * 11)),
+        *(row(cell("a", f'<w:gridSpan w:val="{size}"/>')) for size in ("-1", "0", repeat("9", 11))),
         "<w:tc/>",
     ],
 )

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from helpers.document_checks import check, shown
+from helpers.texts import repeat
 
 from runnel.files import Decoded
 from runnel.text.documents.document import read_plain
@@ -206,11 +207,11 @@ def test_long_logs_and_lines_take_time_in_proportion():
     document = read_plain(Decoded("".join(row % n for n in range(50_000)), "utf-8"))
     assert len(document.blocks) == 50_000
     for text in (
-        "x" * 10_000_000,
-        "a, " * 300_000,
-        "k: " * 300_000,
-        "[" * 1_000_000,
-        "a- " * 300_000,
+        repeat("x", 10_000_000),
+        repeat("a, ", 300_000),
+        repeat("k: ", 300_000),
+        repeat("[", 1_000_000),
+        repeat("a- ", 300_000),
     ):
         assert len(read_plain(Decoded(text, "utf-8")).blocks) == 1
     assert time.process_time() - start < 20

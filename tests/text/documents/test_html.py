@@ -5,6 +5,7 @@ import time
 
 import pytest
 from helpers.document_checks import check, leads, paths, shown
+from helpers.texts import repeat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,9 +103,9 @@ RAISED = (
         (RAISED, "2\u2074\u2078 bytes, m\u00b2, 10\u207b\u00b3; exit[7], the 4th, x[1]"),
         ("just text", "just text"),
         ("a\0b&#0;&#xD800;<p>c\x07d\ufeff", "ab\ufffd\ufffd\n\ncd"),
-        ("<div>" * 10_000 + "deep", "deep"),
-        ("<b>" * 20_000 + "deep", "deep"),
-        ("<table><tr><td>" * 300 + "deep", "deep"),
+        (repeat("<div>", 10_000) + "deep", "deep"),
+        (repeat("<b>", 20_000) + "deep", "deep"),
+        (repeat("<table><tr><td>", 300) + "deep", "deep"),
         ("<", "<"),
         *(
             (empty, "")
@@ -140,7 +141,7 @@ def test_cells_keep_their_column_tables_for_layout_are_no_rows_and_elements_may_
     layout = "<table><tr><td><p>left</p><table><tr><td>a<td>b</table><td>right</table>"
     assert shown(html(layout)) == [("paragraph", "left"), ("row", "a | b"), ("paragraph", "right")]
     # end tags were often left out
-    assert html("<table>" + "<tr><td><font>x</td>" * 20_000).text.startswith("x")
+    assert html("<table>" + repeat("<tr><td><font>x</td>", 20_000)).text.startswith("x")
     head = '<?xml version="1.0"?><html><head><title/><script src="x"/></head>'
     body = shown(html(f'{head}<body><p>a<br/>b<a id="x"/> c</p><p/>d</body></html>'))
     assert body == [("paragraph", "a\nb c"), ("paragraph", "d")]
@@ -176,7 +177,8 @@ SPACER = "<td>&nbsp;</td>"
 
 
 def amount(number, sign="$"):
-    return f"{SPACER}<td>{sign}</td><td>{number}</td><td>{')' * number.startswith('(')}</td>"
+    closing = ")" if number.startswith("(") else ""
+    return f"{SPACER}<td>{sign}</td><td>{number}</td><td>{closing}</td>"
 
 
 def test_signs_and_spacers_in_cells_of_their_own_are_no_columns():
@@ -214,7 +216,7 @@ def test_captions_names_in_two_rows_and_tables_in_one():
     assert shown(document)[0] == ("paragraph", "Wells")
 
 
-PROSE = "A sentence of a page that a table places beside its menu. " * 20
+PROSE = repeat("A sentence of a page that a table places beside its menu. ", 20)
 
 
 @pytest.mark.parametrize(
@@ -261,8 +263,8 @@ def test_tables_that_place_text_on_the_page_are_no_rows(table, blocks):
 def test_10_000_columns_and_long_merged_cells_are_bounded():
     cells = "".join(f"<td>{at}" for at in range(10_000))
     assert html(f"<table><tr>{cells}<tr>{cells}</table>").text.count(" | ") == 2 * 9_999
-    merged = f"<td rowspan=1000 colspan=1000>{'word ' * 150}"
-    assert len(html(f"<table><tr>{merged}{'<tr><td>x<td>y' * 1000}</table>").text) < 100_000
+    merged = f"<td rowspan=1000 colspan=1000>{repeat('word ', 150)}"
+    assert len(html(f"<table><tr>{merged}{repeat('<tr><td>x<td>y', 1000)}</table>").text) < 100_000
 
 
 # ---- notes, hidden text, contents ----------------------------------------------------------------

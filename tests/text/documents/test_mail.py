@@ -5,6 +5,7 @@ from email.message import EmailMessage
 
 import pytest
 from helpers.document_checks import check, paths, shown
+from helpers.texts import repeat
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Limits, recognize
@@ -41,7 +42,7 @@ def read(tmp_path):
 def test_headers_and_body_are_decoded(read):
     body = (
         "Hallo,\n\nthe customs papers were incomplete – "
-        + "and late, " * 20
+        + repeat("and late, ", 20)
         + "sorry.\n\n> quoted\n"
     )
     document = read(message(body=body, Cc="Bob <bob@example.org>"))
@@ -128,4 +129,4 @@ def test_mail_is_recognized(tmp_path):
 
 def test_limits(read):
     with pytest.raises(ReadError, match="1,000 bytes"):
-        read(message(body="word " * 1000), Limits(unpacked_bytes=1000))
+        read(message(body=repeat("word ", 1000)), Limits(unpacked_bytes=1000))

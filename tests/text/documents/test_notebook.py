@@ -4,11 +4,12 @@ import json
 
 import pytest
 from helpers.document_checks import check, shown
+from helpers.texts import repeat
 
 from runnel.files import Decoded
 from runnel.text.documents.notebook import read_notebook
 
-ENCODED = "iVBORw0KGgoAAAANSUhEUg9x" * 20
+ENCODED = repeat("iVBORw0KGgoAAAANSUhEUg9x", 20)
 
 
 def read(notebook):
@@ -56,7 +57,7 @@ def test_other_versions():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"cells": 3}', '{"worksheets": [1]}', "[" * 10**5]
+    "text", ["", "{", "[]", '{"cells": 3}', '{"worksheets": [1]}', repeat("[", 10**5)]
 )
 def test_what_is_no_notebook_is_plain_text(text):
     document = read(text)

@@ -128,10 +128,8 @@ def test_what_cannot_be_read(read, data, reason):
 
 
 def test_outline_entries_are_headings(read):
-    second, third = (
-        ["1 Getting started", None, None, "Some words."],
-        ["More words.", None, None, "1.1 Tools", None, None, "End."],
-    )
+    second = ["1 Getting started", None, None, "Some words."]
+    third = ["More words.", None, None, "1.1 Tools", None, None, "End."]
     document = read(
         [["Contents"], second, third],
         outline=[("Getting  started", 1), ("Tools", 2), ("Not on its page", 2)],

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from helpers.document_checks import check, shown
 from helpers.document_files import Placed, drawn_pdf
+from helpers.texts import repeat
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Limits
@@ -89,7 +90,7 @@ def test_a_list_beside_prose_is_not_mixed_into_it(read):
 
 def test_an_index_in_columns_is_read_column_by_column(read):
     columns = [
-        [f"{word} {'. ' * 8}{10 + at}" for at, word in enumerate(words)]
+        [f"{word} {repeat('. ', 8)}{10 + at}" for at, word in enumerate(words)]
         for words in (["Apple", "Bread", "Cider", "Dill"], ["Egg", "Fig", "Grape", "Honey"])
     ]
     text = flat(read([by_rows(column(60, columns[0]), column(260, columns[1]))]))
@@ -424,7 +425,7 @@ def test_the_number_of_a_note_and_a_sign_in_a_word_do_not_tear_it(read):
 
 
 def test_dots_between_a_title_and_its_page_are_no_columns(read):
-    dots = " ." * 9
+    dots = repeat(" .", 9)
     entries = [
         ("1 Dams", "1"), (f"1.1 Old dams{dots}", "1"), (f"1.2 New dams{dots}", "3"),
         ("2 Wells", "5"), (f"2.1 Deep wells{dots}", "5"), (f"2.2 Old wells{dots}", "7"),

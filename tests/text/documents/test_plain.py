@@ -4,6 +4,7 @@ import time
 
 import pytest
 from helpers.document_checks import check, paths, shown
+from helpers.texts import repeat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -361,20 +362,20 @@ def test_long_code_outside_of_definitions_is_cut_at_its_own_lines():
         assert len(pieces) > 3 and all(piece in text and len(piece) < 450 for piece in pieces)
         assert "".join("".join(pieces).split()) == "".join(text.split())
     assert all(piece.startswith("value_") for _, piece in shown(code("\n".join(statements))))
-    quoted = 'NOTE = """' + "One line of a long text.\n" * 40 + '"""\nx = 1'
+    quoted = 'NOTE = """' + repeat("One line of a long text.\n", 40) + '"""\nx = 1'
     assert len(shown(code(quoted))) == 1 + 1
-    inside = "def f():\n" + "    x = 1\n" * 100
+    inside = "def f():\n" + repeat("    x = 1\n", 100)
     assert len(shown(code(inside))) == 1
 
 
 def test_hostile_lines_take_no_time():
     start = time.process_time()
     for line in (
-        "export " * 60_000,
-        "impl<" * 80_000,
-        "const a = (" * 40_000,
-        "def " + "a." * 200_000,
-        "func (" + "(" * 400_000,
+        repeat("export ", 60_000),
+        repeat("impl<", 80_000),
+        repeat("const a = (", 40_000),
+        "def " + repeat("a.", 200_000),
+        "func (" + repeat("(", 400_000),
     ):
         code(line)
     assert time.process_time() - start < 5

@@ -21,6 +21,7 @@ import pytest
 from helpers.children import GIVE_UP_S, PROGRAMS
 from helpers.document_checks import check
 from helpers.document_files import epub, pdf, replace_in_zip
+from helpers.texts import repeat
 
 from runnel.errors import InputError, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
@@ -121,7 +122,7 @@ def test_an_encoding_reaches_all_text_and_byte_order_marks_count(tmp_path):
 
 
 def test_limits(folder, tmp_path):
-    (tmp_path / "big.txt").write_text("x" * 1001)
+    (tmp_path / "big.txt").write_text(repeat("x", 1001))
     (tmp_path / "big.txt.gz").write_bytes(gzip.compress(b"x" * 10_000_000))
     (tmp_path / "twice.gz").write_bytes(gzip.compress(gzip.compress(b"x")))
     small = Limits(unpacked_bytes=1000)
@@ -389,7 +390,7 @@ def test_jsonl(rows, tmp_path):
         ),
         ('{"text": 7}', ReadError, "row 1: .*'text'"),
         ('{"text": "x"}\n{"body": "x"}', ReadError, "row 2: .*'body'"),
-        ('{"text": "' + "x" * 1000, ReadError, "line 1 .*1,000 bytes"),
+        ('{"text": "' + repeat("x", 1000), ReadError, "line 1 .*1,000 bytes"),
     ],
 )
 def test_bad_rows_are_named_after_those_before_and_a_first_one_may_tell_another_kind(
@@ -463,7 +464,7 @@ def test_csv_and_tsv(rows, tmp_path):
     assert set(warned) == {2, 3, 4, 5, 8}
     assert all(f"line {line}: wrong quotes" in warning for line, warning in warned.items())
     # longer than Python's limit
-    assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]
+    assert rows("a.csv", "text\n" + repeat("x", 200_000)) == [("1", repeat("x", 200_000))]
     assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row
     assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [
         ("d1", "one text"),
@@ -477,7 +478,9 @@ def test_a_file_that_is_named_twice_or_found_again_is_read_once(tmp_path, monkey
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
     (tmp_path / "empty").mkdir()
-    skipped, said, paths = [], [], ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "empty", "-"]
+    skipped = []
+    said = []
+    paths = ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "empty", "-"]
     read = [
         (Path(name).name, named) for name, named in files_at(paths, skipped, report=said.append)
     ]

@@ -2,6 +2,7 @@
 
 import pytest
 from helpers.document_checks import check, shown
+from helpers.texts import repeat
 
 from runnel.files import Decoded
 from runnel.text.documents.document import read_plain
@@ -9,7 +10,7 @@ from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.table import row_words
 from runnel.text.ranked import RankedText
 
-ENCODED = "iVBORw0KGgoAAAANSUhEUg9x" * 20
+ENCODED = repeat("iVBORw0KGgoAAAANSUhEUg9x", 20)
 
 
 def plain(text):
@@ -131,7 +132,7 @@ def test_encoded_data_and_control_characters_are_left_out_and_reported():
     for data in (ENCODED, "\n".join(ENCODED[at : at + 76] for at in range(0, 480, 76))):
         document = plain(f"Look:\n\n{data}\n\nThe end.")
         assert read(document) == "Look: The end." and "48" in document.warnings[0]
-    assert plain("GATTACA" * 100).warnings == () == plain("a/" * 300).warnings
+    assert plain(repeat("GATTACA", 100)).warnings == () == plain(repeat("a/", 300)).warnings
     document = plain("one\ntwo\x01\x02three")
     assert read(document) == "one twothree" and "2" in document.warnings[0]
     assert read(plain("\x1b[1mbold\x1b[0m words")) == "bold words"

@@ -15,6 +15,7 @@ import openpyxl
 import pytest
 from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import epub, odf, pptx, replace_in_zip, shape
+from helpers.texts import repeat
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import Limits
@@ -263,9 +264,9 @@ ODP = """
 </draw:frame></draw:page>
 """
 DEEP_LIST = (
-    "<text:list><text:list-item>" * 2000
+    repeat("<text:list><text:list-item>", 2000)
     + "<text:p>deep</text:p>"
-    + "</text:list-item></text:list>" * 2000
+    + repeat("</text:list-item></text:list>", 2000)
 )
 
 
@@ -547,12 +548,12 @@ def test_parts_that_are_hostile_damaged_or_missing_are_refused(
 
 def test_depth_is_no_danger_and_texts_are_limited(tmp_path):
     deck, text, sheet = (tmp_path / f"a.{suffix}" for suffix in ("pptx", "odt", "ods"))
-    pptx(deck, ["<p:grpSp>" * 3000 + shape(["deep"]) + "</p:grpSp>" * 3000])
+    pptx(deck, [repeat("<p:grpSp>", 3000) + shape(["deep"]) + repeat("</p:grpSp>", 3000)])
     odf(text, "text", DEEP_LIST)
     assert shown(read(deck)) == [("paragraph", "deep")] and shown(read(text)) == [("item", "deep")]
-    pptx(deck, [shape(["word " * 2000])] * 3)
-    odf(text, "text", "<text:p>word</text:p>" * 5000)
-    odf(sheet, "spreadsheet", ODS.replace("item", "word " * 5000))
+    pptx(deck, [shape([repeat("word ", 2000)])] * 3)
+    odf(text, "text", repeat("<text:p>word</text:p>", 5000))
+    odf(sheet, "spreadsheet", ODS.replace("item", repeat("word ", 5000)))
     for path in (deck, text, sheet):
         with pytest.raises(ReadError, match="20,000 bytes"):
             read(path, Limits(unpacked_bytes=20_000))

@@ -5,6 +5,7 @@ import json
 import tracemalloc
 
 import pytest
+from helpers.texts import repeat
 
 from runnel.errors import ReadError
 from runnel.lab.evaluation.qa import json_values
@@ -41,14 +42,14 @@ def test_objects_and_lists(tmp_path, monkeypatch, chars, indent):
     [
         (b'{"a": "\xe9"}', "'utf-8' codec"),
         (
-            gzip.compress(json.dumps({"a": "b" * 10_000}).encode(), mtime=0)[:-20],
+            gzip.compress(json.dumps({"a": repeat("b", 10_000)}).encode(), mtime=0)[:-20],
             "is damaged or incomplete",
         ),
         ('{"a": {"x": 1}', r"at character 14: expected , or }, got 'its end'"),
         ('{"a": {"x": 1}} {}', r"at character 16: expected the end of the file, got '{'"),
         ('{1: {"x": 1}}', r"at character 1: expected \", got '1'"),
         ('{"a": {"x": "y', r"at character 12: Unterminated string starting at"),
-        ('{"a": {"x": ' + "[" * 100_000, "nested too deeply"),
+        ('{"a": {"x": ' + repeat("[", 100_000), "nested too deeply"),
     ],
 )
 def test_damaged_files(tmp_path, text, message):
@@ -60,7 +61,7 @@ def test_damaged_files(tmp_path, text, message):
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
     path = tmp_path / "values.json"
-    path.write_text(json.dumps({str(i): "x" * 500_000 for i in range(40)}))  # 20 MB
+    path.write_text(json.dumps({str(i): repeat("x", 500_000) for i in range(40)}))  # 20 MB
     tracemalloc.start()
     try:
         lengths = [len(value) for _, value in read_values(path, 1)]

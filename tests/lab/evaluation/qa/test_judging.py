@@ -75,8 +75,7 @@ def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
 
 def test_agreement_with_labels():
     right = [True] * 6 + [False] * 4
-    judged = [True] * 5 + [False] + [False] * 2 + [True] + [None]
-    found = judging.agreement(right, judged)
+    found = judging.agreement(right, [True] * 5 + [False] + [False] * 2 + [True] + [None])
     yes = 2 * 5 / (6 + 6)  # of 6 labels and 6 verdicts 5 agree
     # of 4 labels and 3 verdicts 2 agree: a verdict that cannot be read agrees with nothing
     no = 2 * 2 / (4 + 3)
@@ -143,8 +142,9 @@ def test_means():
         is judging.mean_of_sets([[open_question]])["accuracy"]
         is None
     )
-    sets = [[outcome(str(n), True, f1=0.2) for n in range(9)], [outcome("1", False)]]
-    means = judging.mean_of_sets(sets)
+    means = judging.mean_of_sets(
+        [[outcome(str(n), True, f1=0.2) for n in range(9)], [outcome("1", False)]]
+    )
     assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
 
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.files import write_files
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.evaluation.qa.loading import SETS, SUITES, Fields, QaDocument, read_qa_sets
@@ -21,13 +22,17 @@ def names(path, *only):
 
 
 def test_a_folder_of_several_suites_and_the_hubs_cache(tmp_path):
-    write_rows(tmp_path / "LongBench" / "data" / "qasper.jsonl", [ROW])
-    # of LongBench-E, which is not used
-    write_rows(tmp_path / "LongBench" / "data" / "qasper_e.jsonl", [ROW])
-    write_rows(tmp_path / "LVEval" / "loogle_MIR_mixup_64k.jsonl", [ROW])
-    write_rows(tmp_path / ".cache" / "qasper.jsonl", [ROW])
-    write_rows(tmp_path / "LEval" / "tpo.jsonl", [{"damaged": 1}])
-    write_rows(tmp_path / "other" / "test.json", ["{}"])  # that is not DocFinQA's
+    write_files(
+        tmp_path,
+        {
+            "LongBench/data/qasper.jsonl": [ROW],
+            "LongBench/data/qasper_e.jsonl": [ROW],  # of LongBench-E, which is not used
+            "LVEval/loogle_MIR_mixup_64k.jsonl": [ROW],
+            ".cache/qasper.jsonl": [ROW],
+            "LEval/tpo.jsonl": [{"damaged": 1}],
+            "other/test.json": ["{}"],  # that is not DocFinQA's
+        },
+    )
     assert names(tmp_path, "qasper") == ["qasper"] == names(tmp_path / "LongBench")
     sets = read_qa_sets(str(tmp_path))
     # read one by one
@@ -159,9 +164,8 @@ def test_own_answers_and_choices(tmp_path):
 
 
 def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
-    ids = list(range(50))
     return {
-        "input_ids": ids,
+        "input_ids": list(range(50)),
         "full_text_sentences": units,
         "question": question,
         "answer": list(answer),
@@ -429,10 +433,15 @@ def test_elitr_transcripts_of_both_layouts(tmp_path):
         for i in (1, 2)
     ]
     path = write_rows(tmp_path / "data" / MEETINGS, [{"split": "test2", "meetings": meetings}])
-    corpus = tmp_path / "ELITR-minuting-corpus" / "test2" / "meeting_en_test2_002"
-    write_rows(tmp_path / "data" / "meeting_en_test2_001.txt", ["(PERSON2) Hello."])
-    write_rows(corpus / "transcript_MAN2_annot.txt", ["(PERSON2) Good-bye."])
-    write_rows(corpus / "minutes.txt", ["nothing"])
+    corpus = "ELITR-minuting-corpus/test2/meeting_en_test2_002"
+    write_files(
+        tmp_path,
+        {
+            "data/meeting_en_test2_001.txt": "(PERSON2) Hello.\n",
+            f"{corpus}/transcript_MAN2_annot.txt": "(PERSON2) Good-bye.\n",
+            f"{corpus}/minutes.txt": "nothing\n",
+        },
+    )
     one = read_one(tmp_path)
     assert shown(one)[::2] == [
         ("meeting_en_test2_001-1", "(PERSON2) Hello.\n", "Who speaks?", ("PERSON2",)),
