@@ -26,19 +26,21 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.config_values import (
+    code_classes,
+    expect_agreement,
+    reads_both_ways,
+)
 from runnel.backbones.checkpoint.finding import find_checkpoint, read_config, weights_files
 from runnel.backbones.checkpoint.shapes import check_tensors, refuse_wrapped, some
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
-    code_classes,
     count_layers,
-    expect_agreement,
     expect_fit,
     from_tensors,
     open_file,
     read_tensor,
-    reads_both_ways,
     renamed,
 )
 from runnel.backbones.config import BackboneConfig

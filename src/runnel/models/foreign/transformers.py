@@ -24,8 +24,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.config_values import code_classes, reads_both_ways
 from runnel.backbones.checkpoint.load import KNOWN_TYPES, load_backbone
-from runnel.backbones.checkpoint.tensors import code_classes, reads_both_ways
 from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
