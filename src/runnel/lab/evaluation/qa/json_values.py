@@ -85,6 +85,8 @@ class _Reader:
     def expect(self, expected: str) -> str:
         """Return the next character, which must be one of these; "": the file must end."""
         found = self._peek()
+        # At the end of the file `found` is "", which is `in` every string: the second condition
+        # refuses an end that is not expected, and more text where the end is.
         if found not in expected or bool(found) != bool(expected):
             raise self._error(
                 f"expected {' or '.join(expected) or 'the end of the file'}, got"
