@@ -3,7 +3,7 @@ and whether the scores are calibrated.
 
 A sentence is an answer if it shares a character other than white space with the evidence.
 
-    measure   -> _judged, the ranks of each question, by a scorer (`scorer_of`) and `judge`, in a file
+    measure   -> _judged, the ranks of each question, by a scorer (`scorer_of`) and `judge`
               -> values_of, the metrics of each question
               -> summarize, over all questions
 
