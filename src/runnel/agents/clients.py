@@ -1,7 +1,9 @@
-"""Write this server into the configuration of an agent's program, and take it out again.
+"""Write the entry of runnel's MCP server into the configuration file of an agent's program, and
+remove it again (`runnel mcp --install`, `--uninstall`).
 
-Only the server's own entry changes: the text around it keeps its form and its comments. What was
-written is parsed and compared before it replaces the file.
+Only that entry changes: the rest of the text keeps its form and its comments. So JSON is not parsed
+and written again, but changed as text, at the places that `_members` finds. Before the new text
+replaces the file, it is parsed and compared with what is expected.
 """
 
 import json
@@ -9,14 +11,14 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runnel.errors import InputError, describe
 from runnel.files import replacing
 
 NAME = "runnel"  # of the entry
-# The file that a program documents, in the working directory if it is relative, and the key of its
-# object with the servers by name.
+# By program: its configuration file, in the working directory if the path is relative, and the key
+# of the object that has the servers by name.
 PROGRAMS = {
     "claude-code": (".mcp.json", "mcpServers"),
     "cursor": (".cursor/mcp.json", "mcpServers"),
@@ -24,16 +26,32 @@ PROGRAMS = {
     "codex": (f"{os.environ.get('CODEX_HOME') or '~/.codex'}/config.toml", "mcp_servers"),
     "gemini": (".gemini/settings.json", "mcpServers"),
 }
-_NO_JSON = (
-    re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL),  # strings and comments
-    re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'),  # strings and commas before a bracket
+# What these programs allow and JSON does not: comments, and a comma before a closing bracket. Both
+# patterns also match strings, so that a "//" inside a string is passed over; `_plain` keeps these.
+_NOT_JSON = (
+    re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL),
+    re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'),
 )
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
 
 
+class _Member(NamedTuple):
+    """Where a member of a JSON object is in a text: the first characters of its key and of its
+    value, and the one after its value.
+    """
+
+    key: int
+    value: int
+    end: int
+
+
 def configure(program: str, command: list[str] | None) -> Path:
-    """Write the entry of this server, which starts with a command, to the configuration of a
-    program, or remove it (None); return the file. Its mode stays, and a link to it.
+    """Write the entry of runnel's server to the configuration file of a program; return the file.
+    The file keeps its permissions, and a symbolic link to it stays a link.
+
+    Args:
+        program: one of `PROGRAMS`.
+        command: starts the server; None: remove the entry.
 
     Raises:
         InputError: the file is damaged, or has something else in the place of the servers.
@@ -55,7 +73,8 @@ def configure(program: str, command: list[str] | None) -> Path:
         others = {name: one for name, one in expected.get(key, {}).items() if name != NAME}
         expected[key] = others | ({NAME: entry} if entry else {})
         new = (_changed_toml if is_toml else _changed_json)(old, key, entry)
-        if {key: {}} | load(new) != expected:
+        # A program's file may lack the object of servers, which `expected` has.
+        if ({key: {}} | load(new)) != expected:
             raise ValueError("its form is not known")
     except (ValueError, RecursionError) as error:
         raise InputError(
@@ -71,6 +90,7 @@ def configure(program: str, command: list[str] | None) -> Path:
 
 
 def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
+    """Return a TOML text with this entry in the table `key`; {}: without an entry."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -84,13 +104,19 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
 
 
 def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
+    """Return a JSON text with this entry in the object `key`; {}: without an entry.
+
+    An existing entry is cut out first, with one comma: the one after it, or, if it is the last one,
+    the one before it. Then the new entry becomes the first of the object. If the text has no object
+    `key`, that becomes the first member of the whole.
+    """
     text = text if text.strip() else "{}\n"
     if NAME in _load_json(text).get(key, {}):
-        servers = _members(text, _plain(text).index("{"))[key][1]
-        begin, _, end = _members(text, servers)[NAME]
-        before = text[:begin].rstrip()
-        comma = re.match(r"\s*,", text[end:])
-        after = text[end + comma.end() :] if comma else text[end:]
+        servers = _members(text, _plain(text).index("{"))[key].value
+        old = _members(text, servers)[NAME]
+        before = text[: old.key].rstrip()
+        comma = re.match(r"\s*,", text[old.end :])
+        after = text[old.end + comma.end() :] if comma else text[old.end :]
         text = (before if comma else before.removesuffix(",")) + after
     if not entry:
         return text
@@ -98,7 +124,7 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     members = _members(text, top)
     if key not in members:
         return _with_first(text, top, "", {key: {NAME: entry}})
-    return _with_first(text, members[key][1], "  ", {NAME: entry})
+    return _with_first(text, members[key].value, "  ", {NAME: entry})
 
 
 def _load_json(text: str) -> Any:
@@ -109,26 +135,28 @@ def _plain(text: str) -> str:
     """Return JSON with spaces in place of a byte order mark, of comments, and of commas before
     brackets, so that all other characters stay at their places.
     """
-    for pattern in _NO_JSON:
+    for pattern in _NOT_JSON:
         text = pattern.sub(
             lambda found: found[0] if found[0][0] == '"' else re.sub(r"\S", " ", found[0]), text
         )
     return text.replace("\ufeff", " ", 1)
 
 
-def _members(text: str, start: int) -> dict[str, tuple[int, int, int]]:
-    """Return where each member of the object at `start` begins, and its value begins and ends."""
+def _members(text: str, start: int) -> dict[str, _Member]:
+    """Return the members of the object whose "{" is at `start`, by their keys."""
     plain = _plain(text)
     members = {}
     at = start + 1
     while match := _KEY.match(plain, at):
         _, at = json.JSONDecoder().raw_decode(plain, match.end())
-        members[json.loads(match[1])] = (match.start(1), match.end(), at)
+        members[json.loads(match[1])] = _Member(match.start(1), match.end(), at)
     return members
 
 
 def _with_first(text: str, start: int, margin: str, member: dict[str, object]) -> str:
-    """Return a text with a new first member in the object at `start`, in lines of its own."""
+    """Return a text with a new first member in the object whose "{" is at `start`, in lines of its
+    own. `margin`: the indentation of that object's members but for the two spaces of `json.dumps`.
+    """
     lines = json.dumps(member, indent=2, ensure_ascii=False).split("\n")[1:-1]
     end = "," if _members(text, start) else ""
     if text[start + 1] == "}":

@@ -1,7 +1,13 @@
 """The contract of every backbone: packed token ids and a state in, hidden vectors and a state out.
 
-T  tokens in the packed batch        S  sequences in the packed batch        R  rows of a state pool
-D  width of the hidden vectors      L  layers      V  rows of the embedding table
+`Backbone.forward` reads with gradients, if they are wanted. `Backbone.step` is what the engine
+calls: without gradients, with states in a pool, by kernels (`FastPath`) where they can run.
+
+    forward   embed -> _forward (each family's own), or step if nothing needs gradients
+    step      embed -> self.fast.step, the kernels, or _step, which calls _forward
+
+T  tokens in the packed batch      S  sequences in the packed batch
+D  width of the hidden vectors     L  layers
 """
 
 import logging
@@ -21,11 +27,10 @@ from runnel.ops.backend import inference, numba_problem, plain_numbers, say_once
 
 
 class FastPath(Protocol):
-    """Inference kernels of one backbone on one device: `Backbone.step` without autograd and without
-    copies.
+    """Inference kernels of one backbone on one device, which run `Backbone.step` after the
+    embedding.
 
-    `hidden` (T, D) is what `Backbone.embed` returned with what was added to it; it may be
-    overwritten.
+    `hidden` (T, D) are the embedded tokens (`Backbone.embed_with`); `step` may overwrite them.
     """
 
     def step(
@@ -38,12 +43,12 @@ Markers = Mapping[str, tuple[int | None, int | None]]
 
 
 class PlainForm(NamedTuple):
-    """The chunked form of a recurrence in plain torch."""
+    """The chunked form of a recurrence in plain torch, and its memory: `planning.py` uses it."""
 
-    operator: str  # its name in `ops`
-    # tokens of a chunk where it is fastest; longer or shorter chunks also take more memory
+    operator: str  # the operator's name in `ops`
+    # tokens of a chunk; the fastest number, and other numbers also take more memory
     chunk: int
-    copies: int  # of a chunk's tensors that it has in memory at a time, as measured
+    copies: int  # how many tensors of a chunk are in memory at a time, as measured
 
 
 class Backbone(Blocks, nn.Module, ABC):
@@ -58,23 +63,26 @@ class Backbone(Blocks, nn.Module, ABC):
 
     architecture: ClassVar[str]
     config_class: ClassVar[type[BackboneConfig]]
-    # ends of the names of what takes the low dtype: matrix products and look-ups. The rest (norms,
-    # convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
+    # Ends of the names of the weights that take the low dtype: those of matrix products and
+    # look-ups. The other weights (of norms, convolutions, exponentials, recurrences) are small and
+    # stay fp32.
     matrices: ClassVar[tuple[str, ...]]
     # ends of the names of the linear layers that have kernels for 8 bits
     int8_layers: ClassVar[tuple[str, ...]] = ()
     # ends of the names of small linear layers that feed exponentials: never in 4 bits
     stays_wide: ClassVar[tuple[str, ...]] = ()
     plain: PlainForm | None = None  # None: the recurrence has no chunks in plain torch
-    model_types: ClassVar[tuple[str, ...]] = ()  # of published checkpoints' config.json
-    # of published checkpoints, whose configs often contradict what they were trained with
+    model_types: ClassVar[tuple[str, ...]] = ()  # `model_type` in published config.json files
+    # The begin and end markers that published models were trained with. Their configs often name
+    # others.
     markers: ClassVar[Markers] = {}
-    begins: ClassVar[bool] = True  # with another vocabulary a text begins with its begin marker
+    # with a vocabulary that is not in `markers`: whether a text begins with its begin marker
+    begins: ClassVar[bool] = True
     # whether published LM heads are the embedding table, where the config does not say
     ties_lm_head: ClassVar[bool] = False
-    # c of their c tanh(x / c), where the config does not say
+    # published LM heads compute c tanh(x / c) of each logit x: c, where the config does not say
     logit_cap: ClassVar[float | None] = None
-    # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
+    # whether the family's folder has a `cpu.py` with its `FastPath`: class Mamba1 has Mamba1Cpu
     has_kernels: ClassVar[bool] = False
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -93,8 +101,8 @@ class Backbone(Blocks, nn.Module, ABC):
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
     ) -> tuple[Tensor, State]:
-        """Run embedded tokens (T, D) through all layers and the final norm as `forward` does;
-        `state` is left unchanged.
+        """Run embedded tokens (T, D) through all layers and the final norm, and return what
+        `forward` returns, without the numbers of tokens; `state` is left unchanged.
         """
 
     @abstractmethod
@@ -182,8 +190,8 @@ class Backbone(Blocks, nn.Module, ABC):
                 again (in training mode).
 
         Returns:
-            hidden (T, D) fp32, and the state (S rows) after the last token of each sequence; where
-            `block` is not 1 it holds nothing but the numbers of tokens.
+            hidden (T, D) fp32, and the state (S rows) after the last token of each sequence. The
+            state of a backbone that is not recurrent holds only the numbers of tokens.
 
         Raises:
             InputError: ids are outside the vocabulary, or cu_seqlens or the lengths are invalid for

@@ -1,4 +1,5 @@
-"""What every backbone declares: its shape, and in what blocks it reads a text.
+"""What every backbone declares: its sizes (`BackboneConfig`), and the blocks in which it reads a
+text (`Blocks`).
 
 T  tokens of a text
 """
@@ -19,18 +20,19 @@ from runnel.errors import InputError, StateError
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """The shape of a backbone. Sub-classes are frozen dataclasses; `unchecked` names fields that
-    any number may be in.
+    """The sizes of a backbone. Sub-classes are frozen dataclasses, with a field for each further
+    size or scale.
     """
 
+    # names of fields that `__post_init__` does not check
     unchecked: ClassVar[tuple[str, ...]] = ()
     vocab_size: int  # rows of the embedding table
     hidden_size: int  # width of the hidden vectors
     num_layers: int
 
     def __post_init__(self) -> None:
-        """Raise InputError unless sizes (whole numbers) are at least 1 and scales (the others)
-        positive and finite.
+        """Raise InputError unless whole numbers are at least 1, and other numbers positive and
+        finite.
         """
         for field in fields(self):
             value = getattr(self, field.name)
@@ -45,13 +47,15 @@ class BackboneConfig:
                 )
 
     def expect(self, holds: bool, *names: str, rule: str) -> None:
-        """Raise InputError with the values of these names unless the rule about them holds."""
+        """Raise InputError, with the values of these fields and their `rule` in words, unless the
+        rule `holds`.
+        """
         if not holds:
             values = " and ".join(f"{name} {getattr(self, name)}" for name in names)
             raise InputError(f"{values}: expected {rule}")
 
     def expect_multiple(self, name: str, of: str) -> None:
-        """Raise InputError unless the value of `name` is a multiple of that of `of`."""
+        """Raise InputError unless the value of the field `name` is a multiple of the field `of`."""
         is_multiple = getattr(self, name) % getattr(self, of) == 0
         self.expect(is_multiple, name, of, rule="a multiple of the latter")
 
@@ -68,15 +72,17 @@ class BackboneConfig:
 
 
 class Blocks:
-    """The sizes of a backbone, and in what blocks it reads a text."""
+    """The sizes of a backbone, and the blocks in which it reads a text: tokens that it must read
+    together.
+    """
 
     title: ClassVar[str]  # the architecture's usual name, for messages
-    without_torch: ClassVar[bool] = False  # it reads arrays, and gives arrays
-    # tokens that are read together: 1 in a recurrence, a passage's in an encoder; None: the whole
-    # text
+    without_torch: ClassVar[bool] = False  # it reads and returns numpy arrays, not tensors
+    # Tokens of a block: 1 in a recurrence, those of a passage in an encoder. None: the whole text
+    # is one block.
     block: int | None = 1
     max_tokens: int | None = None  # the longest block it can read; None: any
-    own_sentences: bool = False  # whether layers of its own read sentences: `Encoder.step_forms`
+    own_sentences: bool = False  # whether it has the form "sentences": see `Encoder`
     config: BackboneConfig
     vocab_size: int
     hidden_size: int
@@ -91,15 +97,15 @@ class Blocks:
 
     @property
     def recurrent(self) -> bool:
-        """Whether it carries a state from token to token. Other backbones read each block whole,
+        """Whether the backbone carries a state from token to token. Others read each block whole,
         and have no state.
         """
         return self.block == 1
 
     @property
     def passage_tokens(self) -> int | None:
-        """The tokens of the passages, each read whole, of long texts; see `text.sentences.lay_out`.
-        None: it reads otherwise.
+        """The tokens of the passages in which the backbone reads a long text
+        (`models/pocket/layout.py`); None: it does not read in passages.
         """
         return None if self.block == 1 else self.block
 
@@ -109,17 +115,17 @@ class Blocks:
         return self.max_tokens if self.block is None else None
 
     def block_ends(self, ids: np.ndarray) -> np.ndarray | None:
-        """Return the ends of a text's blocks in ascending order, the last one at len(ids), or None
-        if any token may be one.
+        """Return the ends of the blocks of a text with these ids (T,), in ascending order, the last
+        one at T; None if a block may end after any token.
 
-        The blocks depend on ids (T,) alone, so a text that is read in any steps of whole blocks
-        gives the same hidden vectors.
+        A text gives the same hidden vectors in whatever steps it is read, if each step has whole
+        blocks.
         """
         return None if self.recurrent else np.array([len(ids)])
 
     def check_whole(self, cu_seqlens: Any, *, continues: bool) -> None:
-        """Raise for what a backbone without a state cannot do: continue from a state, or read a
-        sequence that is too long.
+        """Raise StateError if a backbone without a state should continue from one (`continues`),
+        and InputError if a sequence is too long for it.
         """
         if continues:
             raise StateError(

@@ -1,7 +1,16 @@
-"""Shared by the CPU fast paths: one step at a time with memory of its own, matrix products, the
-residual stream.
+"""The parts of the CPU fast paths that Mamba-1, Mamba-2 and RWKV-7 share.
 
-T  tokens      K  inputs      N  outputs      D  hidden_size
+A family subclasses `CpuStep` and writes `_run`, one step over all layers. Its order:
+
+    stream = self._stream(hidden, eps)          # the residual stream, and its `normed` and `out`
+    for each layer:
+        stream.norm(weight)                     # hidden += out; normed = RMSNorm(hidden)
+        in_product(stream.normed, x)            # a `Product`, made once, by `self._product`
+        the family's own kernels: x -> y        # memory from `self._numbers` and `self._inputs`
+        out_product(y, stream.out)
+    return stream.end(weight)                   # hidden += out; the last norm
+
+T  tokens      K  inputs of a product      N  outputs of a product      D  hidden_size
 G  groups of inputs that share a scale, in 8 bits
 """
 
@@ -27,26 +36,29 @@ Indices = NDArray[np.int64]
 
 
 class Activations(NamedTuple):
-    """Numbers of each token, or bytes with their scales, as torch's products and as the kernels
-    read them: the same memory.
+    """A buffer with the inputs or outputs of a product, and two views of its memory: `tensor` for
+    torch, `array` for the numba kernels. It holds numbers, or, in 8 bits, bytes with a scale for
+    each group.
     """
 
-    tensor: Tensor  # (..., T, K) fp32 or bf16; in 8 bits (..., T, G bytes_per_group) uint8
-    array: NDArray[Any]  # the same, bf16 as bit patterns
-    scale: Floats  # (..., T, G) of bytes; (T, 0) of numbers
+    tensor: Tensor  # (..., T, K) fp32 or bf16; in 8 bits (..., T, G * bytes_per_group) uint8
+    array: NDArray[Any]  # the view of the kernels, bf16 as bit patterns (uint16)
+    scale: Floats  # in 8 bits (..., T, G); for numbers, which have no scale, (T, 0)
 
     @staticmethod
     def of(tensor: Tensor) -> Activations:
-        """Return numbers (T, K)."""
+        """Return fp32 or bf16 numbers (T, K) with their two views."""
         return Activations(tensor, as_array(tensor), np.empty((len(tensor), 0), np.float32))
 
 
 class Product:
-    """A linear layer in fp32, bf16 or 8 bits that writes into given memory. Its weight stays the
-    model's own.
+    """A linear layer in fp32, bf16 or 8 bits that writes its outputs into given memory. The weight
+    is the model's own, not a copy.
 
-    `memory`: of the step that it is part of. `bias`: whether to add the layer's, if it has one;
-    False where the kernel that comes next does.
+    Args:
+        memory: the memory of the step that the product is part of.
+        groups: in 8 bits, the groups of inputs that have a scale each.
+        bias: add the layer's bias, if it has one; False where the next kernel adds it.
     """
 
     def __init__(
@@ -61,10 +73,10 @@ class Product:
         self._bias = layer.bias if bias else None
         self._outputs = layer.out_features
         if isinstance(layer, Int8Linear):
-            layer.packed(groups)
+            layer.packed(groups)  # packs the weight now; otherwise the first step would
 
     def __call__(self, x: Activations, out: Activations) -> None:
-        """Set the first N columns of out, whose rows may be longer, to x (T, K) weight^T + bias."""
+        """Set the first N columns of `out` to x (T, K) weight^T + bias; `out` may have more."""
         columns = out.tensor[:, : self._outputs]
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
@@ -83,8 +95,11 @@ class CpuStep(ABC):
     largest step seen and is reused. Steps may be called from several threads; one runs at a time,
     on as many cores as torch uses.
 
-    `layer` is one of the model's that may be in 8 bits; then `wide` is the dtype of the numbers
-    between products.
+    Args:
+        layer: a linear layer of the model. Its dtype (fp32, bf16 or 8 bits) is taken for all
+            layers that can be in 8 bits.
+        wide: for a layer in 8 bits, the dtype of the numbers between products, fp32 or bf16;
+            otherwise not used, because these numbers have the layer's own dtype.
     """
 
     def __init__(self, model: Backbone, layer: nn.Linear | Int8Linear, wide: torch.dtype) -> None:
@@ -122,22 +137,22 @@ class CpuStep(ABC):
         """
 
     def _product(self, layer: nn.Linear | Int8Linear, groups: int = 1) -> Product:
-        """Return the product with a linear layer, whose inputs have G scales in 8 bits."""
+        """Return the product with a linear layer; in 8 bits its inputs have G = `groups` scales."""
         return Product(layer, self._memory, groups)
 
     def _tensor(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return memory of any content as a tensor of fp32, bf16 or uint8."""
+        """Return uninitialized memory as a tensor of fp32, bf16 or uint8; one name, one buffer."""
         kinds = {torch.bfloat16: np.uint16, torch.uint8: np.uint8}
         return torch.from_numpy(
             self._memory.array(name, *shape, dtype=kinds.get(dtype, np.float32))
         ).view(dtype)
 
     def _numbers(self, name: str, tokens: int, columns: int) -> Activations:
-        """Return memory for what a product gives: (T, N)."""
+        """Return uninitialized memory for the outputs of a product, (T, N)."""
         return Activations.of(self._tensor(name, tokens, columns, dtype=self._dtype))
 
     def _inputs(self, name: str, tokens: int, columns: int, groups: int = 1) -> Activations:
-        """Return memory for what a product takes: (T, K) in G groups."""
+        """Return uninitialized memory for the inputs of a product, (T, K) in G groups."""
         if not self._int8:
             return self._numbers(name, tokens, columns)
         size = groups * int8_matmul.bytes_per_group(columns, groups)
@@ -145,7 +160,9 @@ class CpuStep(ABC):
         return Activations(x, x.numpy(), self._tensor(f"{name} scales", tokens, groups).numpy())
 
     def _stream(self, residual: Tensor, eps: float) -> ResidualStream:
-        """Return the residual stream of a step that begins with (T, D)."""
+        """Return the residual stream of a step, which begins as `residual` (T, D) fp32 and is
+        updated in place.
+        """
         tokens, width = residual.shape
         nothing = np.empty((len(residual), 0), np.float32)
         normed = self._inputs("normed", tokens, width)
@@ -155,24 +172,27 @@ class CpuStep(ABC):
 
 
 class ResidualStream(NamedTuple):
-    """The residual stream, what products read of it, and what they add to it."""
+    """The residual stream of a step, its normed copy, which products read, and the output of the
+    latest block, which the next norm adds to it.
+
+    `squares` and `count` of `norm` and `end` are for Mamba-2 alone, whose block divides its output
+    late; `add_rms_norm` explains them. The defaults add `out` as it is.
+    """
 
     tensor: Tensor  # (T, D) fp32
-    array: Floats  # the same
+    array: Floats  # a view of `tensor`
     normed: Activations  # (T, D)
-    out: Activations  # (T, D), zero in the beginning
+    out: Activations  # (T, D), zero before the first block
     eps: float  # of the norms
-    nothing: Floats  # (T, 0)
+    nothing: Floats  # (T, 0): stands for squares and for scales where there are none
     memory: StepMemory
 
     def norm(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> None:
-        """Add `out` to the residual stream and fill `normed`; for `squares` and `count` see
-        `add_rms_norm`.
-        """
+        """Add `out` to the residual stream and set `normed` to its RMSNorm."""
         self._add(weight, squares, count, self.normed.array, self.normed.scale)
 
     def end(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> Tensor:
-        """Add `out` to the residual stream and return (T, D) fp32 after the last norm."""
+        """Add `out` to the residual stream and return its RMSNorm, (T, D) fp32."""
         hidden = torch.empty_like(self.tensor)
         self._add(weight, squares, count, hidden.numpy(), self.nothing)
         return hidden

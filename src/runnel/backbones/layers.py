@@ -1,7 +1,9 @@
-"""Parts of several backbones: norms, linear layers in their own dtype, recomputed layers, padded
-batches, initialization.
+"""Parts that several backbones share: norms and linear layers in the right dtype; recomputed
+layers; padded batches; initialization; and `BlockBackbone`, the base of Mamba-1, Mamba-2, Mamba-3
+and xLSTM.
 
-T tokens, D width, L layers, Di inner width.
+T  tokens      D  width of the hidden vectors
+K  inputs of a linear layer      N  outputs of a linear layer
 """
 
 import math
@@ -24,7 +26,9 @@ _SMALL_BATCH = 128  # padded tokens below which padding is cheaper than another 
 
 
 class RMSNorm(nn.RMSNorm):
-    """Torch's in the dtype of x (the fp32 residual stream), whatever that of the weight."""
+    """Torch's RMSNorm, computed in the dtype of x (the fp32 residual stream), whatever the weight's
+    dtype.
+    """
 
     eps: float
 
@@ -33,7 +37,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Torch's in the dtype of x, whatever those of weight and bias."""
+    """Torch's LayerNorm, computed in the dtype of x, whatever the dtypes of weight and bias."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(
@@ -57,16 +61,16 @@ def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
 
 
 def as_weight(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return x in the dtype of a layer's weight, which `apply_linear` then returns too, unless that
-    is in 4 or 8 bits.
+    """Return x in the dtype of a layer's weight, so that `apply_linear(layer, x)` returns that
+    dtype too. For a weight in 4 or 8 bits, return x unchanged.
     """
     weight = cast("Tensor", layer.weight)
     return x.to(weight.dtype) if weight.is_floating_point() else x
 
 
 def scan_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
-    """Return the dtype in which a recurrence reads what `layer` gave: x's, but on a GPU bf16 where
-    the layer computes in bf16.
+    """Return the dtype in which a recurrence reads the output of `layer`: that of x, but on a GPU
+    bf16 if the layer computes in bf16.
 
     The chunked GPU kernels multiply in bf16 and would round fp32, the dtype of the residual stream,
     to 11 bits.
@@ -109,10 +113,10 @@ def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
 
 
 def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Yield the indices of sequences to pad together, longest first; at most an eighth of their
-    tokens is padding.
+    """Yield the indices of sequences to pad together, longest first.
 
-    Empty sequences are left out. Very small batches may have more padding.
+    Padded places are at most 9/8 of a batch's tokens; in batches of up to `_SMALL_BATCH` padded
+    places any share. Empty sequences are left out.
     """
     batch: list[int] = []
     tokens = 0
@@ -141,8 +145,8 @@ def init_dt_bias(channels: int) -> Tensor:
 
 
 def init_out_proj(layer: nn.Linear, num_layers: int) -> None:
-    """Fill Kaiming-uniformly, divided by sqrt(L) so that the residual stream does not grow with
-    depth.
+    """Fill the weight Kaiming-uniformly, divided by the square root of the number of layers, so
+    that the residual stream does not grow with depth.
     """
     bound = (layer.in_features * num_layers) ** -0.5
     nn.init.uniform_(layer.weight, -bound, bound)
@@ -191,17 +195,17 @@ class MixerLayer(nn.Module, Generic[Mixer]):
     def forward(
         self, hidden: Tensor, cu_seqlens: Tensor, *states: Tensor | None
     ) -> tuple[Tensor, ...]:
-        """hidden (T, D) and states, as the mixer's -> the same, all new."""
+        """hidden (T, D) and the mixer's states -> the new hidden and the new states."""
         out, *states = self.mixer(self.norm(hidden), cu_seqlens, *states)
         return (hidden + out, *states)
 
 
 class BlockBackbone(Backbone, Generic[Block]):
-    """A backbone whose blocks map (hidden, cu_seqlens, *states) to the same, with states in the
-    order of `state_shapes`.
+    """A backbone of embeddings, equal blocks and an RMSNorm. Each block maps (hidden, cu_seqlens,
+    *states) to the new (hidden, *states), with the states in the order of `state_shapes`.
 
     Args:
-        config: with norm_eps.
+        config: a `BackboneConfig` with a field `norm_eps`.
         block: makes a block of the config.
         embedding_std: standard deviation of fresh embeddings.
     """

@@ -1,10 +1,13 @@
-"""Models of sentence-transformers behind the interface of every backbone: its own modules read,
-pool and score.
+"""Models of the sentence-transformers library as a backbone: the library's own modules read, pool
+and score.
 
-T  tokens of the packed batch   S  sequences   D  width of the output
+T  tokens of the packed batch      D  width of the output
 
-Every token of a sequence gets the one output that the library has for it: the vector of a text, or
-the logits of a pair. There is no state, and a text is read whole or not at all.
+Every token of a sequence gets the one output that the library has for the sequence: the vector of a
+text, or the logits of a pair. There is no state, and a text is read whole or not at all.
+
+Below, "sentence-transformers" is the library that `open_library` loads a model with. It runs on the
+library "transformers", which has the layers of the model.
 """
 
 import logging
@@ -46,7 +49,8 @@ class Library(Backbone):
     architecture = "library"
     config_class = LibraryConfig
     title = "Transformer"
-    matrices = ("",)  # the library runs a model in one dtype
+    # Every name ends with "": all weights take the low dtype, as sentence-transformers has it.
+    matrices = ("",)
     block = None
     config: LibraryConfig
 
@@ -61,7 +65,8 @@ class Library(Backbone):
         self.scores = scores
         self._inner: Any = model.transformers_model
         self._facts = facts
-        self.title = type(self._inner).__name__  # type: ignore[misc]  # each has a name of its own
+        # the name of the model's class in transformers, such as BertModel
+        self.title = type(self._inner).__name__  # type: ignore[misc]
         self.max_tokens = model.max_seq_length
         self._types = (
             "token_type_ids" in model.tokenizer.model_input_names
@@ -72,7 +77,7 @@ class Library(Backbone):
         return {}
 
     def prepare(self) -> None:
-        """Do nothing: the library has its own kernels."""
+        """Use no kernels of runnel: transformers has its own."""
         self.fast = None
 
     @property
@@ -81,8 +86,9 @@ class Library(Backbone):
         return 2 * sum(layer.weight.numel() for layer in self.linear_layers())
 
     def flops(self, tokens: int) -> int:
-        """As `Backbone.flops`: 4 operations for each pair of tokens that attend, layer and channel;
-        causal pairs count once.
+        """Return what `Backbone.flops` returns. Attention takes 4 operations for each layer, each
+        channel and each pair of a token with a token that it sees: itself and the tokens before it,
+        or, unless the model reads from left to right alone, all.
         """
         facts = self._facts
         causal = getattr(self._inner.config, "is_causal", True) and is_decoder(
@@ -105,7 +111,7 @@ class Library(Backbone):
         widest = max(layer.out_features for layer in self.linear_layers())
         return 9 * 4 * (6 * self._facts.hidden_size + 3 * widest) // 8
 
-    # it reads ids, not embedded tokens: `forward` and `step` are its own
+    # Its `forward` and `step` read ids and call neither of the two.
     embed = _forward = None  # type: ignore[assignment]
 
     def forward(
@@ -119,7 +125,8 @@ class Library(Backbone):
     ) -> tuple[Tensor, State]:
         """As `Backbone.forward`, differentiable; nothing can be added to the embeddings."""
         cu_seqlens = self._check(ids, cu_seqlens, state)
-        # the library's own switch changes its name and side effects with its versions
+        # This is what `gradient_checkpointing_enable` of transformers does. The method itself has
+        # other names and side effects in other versions.
         for layer in self._inner.modules():
             if hasattr(layer, "gradient_checkpointing"):
                 layer.gradient_checkpointing = recompute
@@ -161,8 +168,8 @@ class Library(Backbone):
             }
             if self._types:
                 separators = features["input_ids"].eq(self.model.tokenizer.sep_token_id).long()
-                before = separators.cumsum(dim=1) - separators
-                # 1 after the first, as tokenizers write pairs
+                before = separators.cumsum(dim=1) - separators  # separators before each token
+                # Up to the first separator 0, after it 1: as tokenizers write a pair of texts.
                 features["token_type_ids"] = before.clamp(max=1)
             found = self.model(features)["scores" if self.scores else "sentence_embedding"]
             for row, i in zip(found, batch, strict=True):
@@ -197,11 +204,13 @@ def open_library(
     """Load a folder with sentence-transformers, in evaluation mode.
 
     Args:
-        dtype: of the whole model: "auto" is bf16 where the processor computes it natively, else
-            fp32.
-        mode: how a text is pooled, in place of the folder's modules; with `scores` a new linear
-            layer follows.
-        scores: as a `CrossEncoder`.
+        dtype: the dtype of all weights; "auto" is bf16 where the processor computes it natively,
+            else fp32.
+        mode: None: use the modules that the folder describes. Otherwise load only its transformer,
+            and pool the tokens in this way ("mean", "cls", ...); with `scores`, a new linear layer
+            makes a score of the result.
+        scores: load it as a `CrossEncoder`, which scores pairs; otherwise as a
+            `SentenceTransformer`.
         own_code: run code that comes with the model.
 
     Raises:
@@ -231,7 +240,7 @@ def open_library(
                     processor_kwargs=options,
                     config_kwargs=options,
                 )
-                # OPT-350m
+                # OPT-350m projects its output to another width than its layers have.
                 width = (
                     getattr(reader.model.config, "word_embed_proj_dim", None)
                     or reader.get_embedding_dimension()
@@ -269,8 +278,13 @@ def open_library(
 
 @contextmanager
 def _whole_weights(folder: Path) -> Iterator[None]:
-    """Raise CheckpointError for weights that a folder lacks: the library draws them at random and
-    only logs it.
+    """Raise CheckpointError at the end if weights were missing in a folder that was loaded inside.
+
+    transformers fills missing weights with random numbers and only logs a table of them, so this
+    collects its log messages. Two lines of the table:
+
+        encoder.layer.0.output.dense.weight | MISSING    |
+        classifier.bias                     | UNEXPECTED |
     """
     import transformers
 
@@ -278,6 +292,7 @@ def _whole_weights(folder: Path) -> Iterator[None]:
     messages = [""]
 
     def take(record: logging.LogRecord) -> bool:
+        """Keep a message, without its colors, and do not log it."""
         messages.append(re.sub(r"\x1b\[[\d;]*m", "", record.getMessage()))
         return False
 
@@ -285,7 +300,8 @@ def _whole_weights(folder: Path) -> Iterator[None]:
     level = log.level
     bars = settings.is_progress_bar_enabled()
     log.addFilter(take)
-    # from WARNING on the library also logs how it would split the layers over devices
+    # Between INFO and WARNING: the table comes as a warning, and where this logger's level is
+    # WARNING or higher, transformers also logs how it would split the layers over devices.
     log.setLevel(logging.INFO + 1)
     settings.disable_progress_bar()
     try:
@@ -299,8 +315,9 @@ def _whole_weights(folder: Path) -> Iterator[None]:
     missing = [
         name for name in re.findall(r"^(\S+)\s*\|\s*MISSING", table, re.M) if "pooler." not in name
     ]
-    if missing:
+    if missing:  # because the file has the same weights under other names?
         refuse_wrapped(re.findall(r"^(\S+)\s*\|\s*UNEXPECTED", table, re.M), str(folder))
+    # Only for its error, which lists the missing names: nothing is stored, these are expected.
     check_tensors({}, dict.fromkeys(missing, ()), str(folder))
 
 
@@ -308,7 +325,7 @@ def require_library(what: str) -> Any:
     """Return the transformers library; raise MissingDependency unless sentence-transformers is
     installed too.
     """
-    # it warns of kernels in 4 bits, which are not used to read
+    # transformers imports bitsandbytes, which warns of kernels for 4 bits that are not used here
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     with needing(f"{what} is read by sentence-transformers", "lab"):
         import sentence_transformers  # noqa: F401

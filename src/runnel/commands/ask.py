@@ -115,9 +115,9 @@ def ask(
         retriever = SentenceRetriever.load(model or "pocket")
     else:
         retriever = SentenceRetriever(index.embedder.model)
-    searched = model or "pocket" if paths else retriever.model.source
+    searched = (model or "pocket") if paths else retriever.model.source
     check_retriever(retriever, searched, remember, min_score)
-    # 2. the sentences that may answer
+    # 2. the sentences that may answer, and `answers`, the probability that they do
     skipped: list[Skipped] = []
     if index is None:
         sentences, answers = _find_in_files(

@@ -1,12 +1,14 @@
 """Index files on a Ray cluster (docs/scale.md).
 
-    groups of files -> tasks: `read_found`, in batches -> workers: `DocumentEncoder.encode` ->
-    driver: `Store.commit`
+    `index_files`, in the driver, groups the files
+    `_read`, in Ray tasks, reads a group with `read_found` and yields `_Batch`es of documents
+    `_Worker`, in processes with the model, encodes a batch with `DocumentEncoder.encode`
+    `index_files` commits several batches together with `Store.commit`
 
 Batches arrive in the order of the files, so the index is the one that `Index.add_files` makes.
 
-Differs: workers write no fragments of a table. The driver's commits go to any store, and a killed
-driver loses what came since the last one.
+Only the driver writes to the store. So every kind of store works, but if the driver is killed, the
+documents that were encoded since its last commit are lost, and the next run encodes them again.
 """
 
 import logging
@@ -36,16 +38,20 @@ from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
 
 log = logging.getLogger("runnel")
-_GROUP_BYTES = 2_000_000  # of files that one task reads, unless one file alone is larger
+# The most that one task reads, except for a single larger file.
+_GROUP_BYTES = 2_000_000
 _GROUP_FILES = 2000
-# together with the share of the documents; each commit compares with all ids, so they should be few
+# The most that one commit takes: bytes / _COMMIT_BYTES + documents / _COMMIT_DOCUMENTS <= 1. Each
+# commit compares its ids with all ids of the store, so commits should be large and few.
 _COMMIT_BYTES = 1 << 28
 _COMMIT_DOCUMENTS = 10_000
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """The workers: what they load, how many they are, and what each has."""
+    """The processes that encode: the model they load, their number, and the cores and GPUs that
+    each of them gets.
+    """
 
     model: str
     settings: IndexSettings
@@ -56,15 +62,19 @@ class _Pool:
 
 @dataclass
 class _Batch:
-    """Documents of a group of files, to be encoded, and the hashes of the documents that the index
-    has of these files; the group's last batch has its `scan`.
+    """Some documents of a group of files, on their way from `_read` to the commit. The last batch
+    of a group has no documents, but the group's `scan`.
     """
 
+    # filled by `_read`: documents to encode, and the hashes of the documents that the index already
+    # has from the same files, by their ids
     rows: list[DocumentRow] = field(default_factory=list)
     hashes: dict[str, ContentHashes] = field(default_factory=dict)
     scan: Scan = field(default_factory=Scan)
+    # filled by `_Worker`, which leaves `rows` and `hashes` behind
     new: EncodedDocuments = field(default_factory=EncodedDocuments)
-    share: float = 0.0  # of what is committed together
+    # filled by the driver: the part of a commit that this batch takes, from 0 to 1
+    share: float = 0.0
 
 
 def index_files(
@@ -84,8 +94,8 @@ def index_files(
 ) -> Changes:
     """Update the documents of files as `Index.add_files` does, with the processes of a Ray cluster.
 
-    Differs: of a long file that has grown all is read. Files that workers cannot read are logged at
-        their end.
+    Unlike `Index.add_files`, it reads a long file that has grown from its beginning, and it logs
+    the files that could not be read only at the end.
 
     Args:
         index: its model must be in the package, on the hub, or in a folder that all machines see.
@@ -94,7 +104,7 @@ def index_files(
         workers: number of processes that hold the model; default: as many as fit the cluster. Fewer
             start if fewer fit.
         cpus: cores, and so threads, of each worker.
-        gpus: of each worker; 0.5 puts two on one GPU.
+        gpus: GPUs of each worker; 0.5 puts two workers on one GPU.
         address: of a Ray cluster, "auto" for the one that this machine belongs to; default: Ray on
             this machine alone.
         progress: called after each batch of a worker with (tokens done, None).
@@ -159,7 +169,7 @@ def _encoded(
     pool: _Pool,
     progress: Progress | None,
 ) -> Iterator[_Batch]:
-    """Yield the encoded batches, in the order of the files."""
+    """Read and encode the groups on the cluster; yield their batches in the order of the files."""
     if not groups:
         return
     context = ray.data.DataContext.get_current().copy()
@@ -174,7 +184,7 @@ def _encoded(
             _read,
             fn_kwargs=reading,
             batch_size=1,
-            num_cpus=0,  # else the workers could take all cores, and wait forever
+            num_cpus=0,  # otherwise the workers could take all cores, and no task could ever start
             compute=ray.data.TaskPoolStrategy(min(pool.workers, len(items))),
         )
         encoded = read.map(
@@ -211,6 +221,9 @@ def _read(
     limits: Limits | None,
     ocr: Ocr | None,
 ) -> Iterator[dict[str, list[bytes]]]:
+    """Read a group of files, in a Ray task; yield its pickled batches, and last one with its scan.
+    `batch`: documents of a batch.
+    """
     files, stored = pickle.loads(row["group"][0])
     scan = Scan()
     for rows in batches(read_found(files, stored, scan, named, None, limits, ocr), batch):
@@ -243,6 +256,8 @@ class _Worker:
     def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:
         batch: _Batch = pickle.loads(row["batch"])
         failed: dict[str, str] = {}
+        # `new_rows` yields the documents whose content is new. It also adds the others to `failed`,
+        # or to the ids in `batch.scan.unchanged`.
         new = list(self._encoder.new_rows(batch.rows, batch.hashes, failed, batch.scan.unchanged))
         made = self._encoder.encode(new)
         made.failed |= failed

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _BUFFER = 1 << 16
-_HALF = re.compile("[\ud800-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "txt"}
 
 
@@ -113,36 +113,39 @@ class RowFile:
     def __init__(self, name: str, shard: Shard | None = None) -> None:
         self.name = name
         self.on_disk = name != "-" and stat.S_ISREG(os.stat(name).st_mode)
-        self.kind = "" if name == "-" else _kind(name)  # standard input: known from its first line
-        # for a shard of tsv; for a whole file known from its first line
+        self.kind = "" if name == "-" else _kind(name)  # "": the first line will tell
+        # Whether the first line of a tsv file has the names of its columns. None: not known yet,
+        # `read_table` decides when it reads the line.
         self.has_names: bool | None = None
-        self._range = (0, 0)
+        self._range = (0, 0)  # the first byte to read and the one after the last; not of a pipe
         self._signature = signature(name) if self.on_disk else None
-        needs = ""  # what a file must be to have shards
-        if not self.on_disk:
-            needs = "a file on disk, because each job reads its own part; write it to one first"
-        elif shard is None:
+        if shard is not None:
+            self._find_shard(shard)
+        elif self.on_disk:
             self._range = (0, os.stat(name).st_size)
-        else:
-            needs = self._find_shard(shard)
-        if shard is not None and needs:
-            raise InputError(f"{'standard input' if name == '-' else name}: --shard needs {needs}")
 
-    def _find_shard(self, shard: Shard) -> str:
-        """Find where the shard's lines are; return what this file must be instead to have shards,
-        "" if it has.
-        """
+    def _find_shard(self, shard: Shard) -> None:
+        """Find the bytes of the shard's lines; raise InputError for a file that has no shards."""
+        where = f"{'standard input' if self.name == '-' else self.name}: --shard needs"
+        if not self.on_disk:
+            raise InputError(
+                f"{where} a file on disk, because each job reads its own part; write it to one"
+                " first"
+            )
         with open(self.name, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if file.peek(4).startswith((GZIP, ZSTD)):
-                return "plain text, because each job reads its own part; unpack it first"
+                raise InputError(
+                    f"{where} plain text, because each job reads its own part; unpack it first"
+                )
             first_line = file.readline().decode("utf-8-sig", errors="replace")
             self.has_names = self.kind == "tsv" and has_names(first_line)
             if self.kind == "csv" or self.has_names:
-                return "rows of one line each, without column names; write it as jsonl first"
+                raise InputError(
+                    f"{where} rows of one line each, without column names; write it as jsonl first"
+                )
             start, end = shard.of(size)
             self._range = (line_start(file, start), line_start(file, end))
-        return ""
 
     def sha256(self) -> str | None:
         """Return the digest of the part's bytes; None for an input that can be read only once."""

@@ -1,9 +1,16 @@
-"""TREC runs, and lines of JSON, written query by query, so that interrupted work resumes."""
+"""Write the results of many questions one by one, so that interrupted work resumes.
+
+Both kinds of file keep a row for each finished question in a `Journal` and write OUT at the end.
+
+A TREC run: the caller opens the Journal and calls `begin`, adds Row(query, lines_of(query, hits))
+for each query, and calls `finish_run`.
+A file of JSON lines: the caller calls `resumed_rows`, which does all of it.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from runnel.errors import InputError, counted
 from runnel.files import replacing, write_jsonl
@@ -12,15 +19,19 @@ from runnel.journal import Journal, Row
 from runnel.text.lines import read_json
 
 Item = TypeVar("Item")
-Rows = tuple[Iterable[Item], Callable[[Item], Mapping[str, object]], str | None]
-"""Questions, in the same order in every run; what makes a row of one; and the fingerprint of the
-model, if there is one.
-"""
 
 
-def lines_of(query: str, hits: Iterable[tuple[str, float]], number: str = ".6f") -> str:
-    """Return the lines of a query: its documents with their scores, best first, as `number` formats
-    them.
+class Work(NamedTuple, Generic[Item]):
+    """The questions to answer, and how."""
+
+    questions: Iterable[Item]  # in the same order in every run
+    row_of: Callable[[Item], Mapping[str, object]]  # answers a question with its row of JSON
+    fingerprint: str | None  # of the model; None: no model reads the questions
+
+
+def lines_of(query: str, hits: Iterable[tuple[str, float]], number_format: str = ".6f") -> str:
+    """Return the lines of a TREC run for a query, one for each document. `hits`: ids of documents
+    with their scores, best first. `number_format`: how a score is written.
     """
     lines = []
     for rank, (name, score) in enumerate(hits, start=1):
@@ -30,7 +41,7 @@ def lines_of(query: str, hits: Iterable[tuple[str, float]], number: str = ".6f")
                     f"the id {key!r} is empty or has white space, so no TREC run can hold it;"
                     " rename it"
                 )
-        lines.append(f"{query} Q0 {name} {rank} {score:{number}} runnel\n")
+        lines.append(f"{query} Q0 {name} {rank} {score:{number_format}} runnel\n")
     return "".join(lines)
 
 
@@ -41,7 +52,9 @@ def note_resumed(journal: Journal, noun: str) -> None:
 
 
 def finish_run(journal: Journal, facts: Mapping[str, object]) -> dict[str, Any]:
-    """Write OUT from rows that hold lines, and end the work with its facts."""
+    """Write OUT, a TREC run, from the journal's rows, whose values are the lines of each query;
+    finish the journal, and return what OUT.json then holds: its settings and `facts`.
+    """
     with replacing(journal.out) as new, new.open("w", encoding="utf-8", newline="") as file:
         file.writelines(row.value for row in journal.rows())
     return journal.finish(facts)
@@ -50,24 +63,30 @@ def finish_run(journal: Journal, facts: Mapping[str, object]) -> dict[str, Any]:
 def resumed_rows(
     out: Path,
     settings: Mapping[str, object],
-    load: Callable[[], Rows[Item]],
+    load: Callable[[], Work[Item]],
     *,
     label: str = "reading",
 ) -> list[dict[str, Any]]:
-    """Return a row of JSON for each question, also written to OUT; finished work is read from
-    there, interrupted work resumes.
+    """Return a row of JSON for each question, in their order; OUT has them too, one a line. Rows of
+    an earlier run with the same settings are not made again.
 
-    `settings` lack the model's fingerprint, which is known once `load` has returned.
+    Args:
+        settings: what the rows depend on, without the fingerprint of the model, which is known once
+            `load` has returned.
+        load: loads the model and the questions.
+        label: the verb before the progress bar.
     """
-    with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
-        items, row_of, fingerprint = load()
-        if journal.begin(fingerprint=fingerprint) is not None:
+    # The journal compares the settings when it is opened: before `load`, which may take long.
+    with Journal(out, settings) as journal:
+        work = load()
+        if journal.begin(fingerprint=work.fingerprint) is not None:
             notify(f"note: {out} is finished already")
         else:
             note_resumed(journal, "question")
             with open_progress(label, "questions") as progress:
-                for item in progress.count(itertools.islice(items, len(journal), None)):
-                    journal.add(Row(len(journal), row_of(item)))
+                unanswered = itertools.islice(work.questions, len(journal), None)
+                for question in progress.count(unanswered):
+                    journal.add(Row(len(journal), work.row_of(question)))
             write_jsonl(out, (row.value for row in journal.rows()))
             journal.finish({"count": len(journal)})
     return [row for _, row in read_json(out)]

@@ -18,13 +18,14 @@ from runnel.jobs.progress import notify
 from runnel.journal import Journal, Row
 from runnel.text.dialogue import Message
 
-# What is counted of replies; those with estimated tokens are of an endpoint that does not count
-# them.
+# The counts that are kept of replies. "estimated" are replies whose tokens were estimated, because
+# the endpoint does not count them.
 _COUNTED = ("requests", "prompt_tokens", "completion_tokens", "estimated")
-# requests in a row that fail, each after the endpoint's own repeats, before no more are sent
+# After this many requests in a row have failed, each repeated by the endpoint's client, no more are
+# sent.
 _PATIENCE = 5
-_BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
-_TEMPERATURE = 0.0  # of all requests
+_BYTES_PER_TOKEN = 3  # for estimates of tokens: English has about 4 bytes, Chinese 3
+_TEMPERATURE = 0.0  # the temperature of all requests
 _WAVE = 64  # items whose results are kept in memory at a time
 
 Item = TypeVar("Item")
@@ -52,8 +53,8 @@ class Replies:
 
     def __init__(self, endpoint: LanguageModelClient, path: Path) -> None:
         self.endpoint = endpoint
-        # For each `version` of `ask` the counts of this run's replies, including stored ones, each
-        # once.
+        # For each `version` of `ask`, the counts (`_COUNTED`) of the replies of this run. Stored
+        # replies count too; each reply counts once.
         self.used: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._journal = Journal(path, {})
         self._changed = Condition()  # guards everything below
@@ -78,8 +79,8 @@ class Replies:
     ) -> Reply:
         """Return the model's reply, a stored one if the same has been asked before.
 
-        `version` is of the prompt's wording and of how its reply is read; it is part of what makes
-        requests the same.
+        `version` names the wording of the prompt and the way in which its reply is read. Two
+        requests are the same if their version, model and messages are.
         """
         endpoint = endpoint or self.endpoint
         key = digest(json.dumps([endpoint.model, messages, max_tokens, _TEMPERATURE, version]))
@@ -162,9 +163,9 @@ class Inquiry:
 
     replies: Replies
     threads: int = 8
-    notes: Counter[str] = field(default_factory=Counter)  # what was unusual about replies
+    notes: Counter[str] = field(default_factory=Counter)  # unusual replies, counted by kind
     stopped: Stopped | None = None  # why no more requests are sent; stored replies are still used
-    failure: EndpointError | None = None  # the last one
+    failure: EndpointError | None = None  # the last failure of a request
 
     def run(
         self, work: Callable[[Item, list[str]], Result], items: Iterable[Item]
@@ -183,7 +184,7 @@ class Inquiry:
                 self.stopped = self.stopped or stopped
             except EndpointError as error:
                 self.failure = error
-            return None, []  # the notes come again when the work is repeated
+            return None, []  # without notes: repeating the work makes the same ones
 
         waiting = iter(items)
         with ThreadPoolExecutor(self.threads) as pool:

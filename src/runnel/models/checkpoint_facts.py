@@ -1,5 +1,5 @@
-"""What is known of a checkpoint that was recognized and not loaded; filled by `describe` and
-`recurrent/describe.py`.
+"""The facts about a checkpoint that was recognized and not loaded. `models/describe.py` and
+`models/recurrent/describe.py` collect them.
 """
 
 from dataclasses import dataclass

@@ -32,9 +32,10 @@ from runnel.text.tokenizers import read_tokenizer
 
 _TEXT_TOKENS = 512  # length of the text whose attention is counted
 _DTYPES = ("bfloat16", "float32")  # in which weights can be loaded
-# by the names that safetensors has for dtypes
+# the names of dtypes in safetensors files, and the names that are reported
 _NAMES = {"I8": "int8", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-# ends of the names of a head's weights that are no parameters: they are not trained with the rest
+# ends of the names of a head's weights that are not counted as parameters: training does not change
+# them
 _FIXED = ("calibration", "floor", "idf")
 
 
@@ -158,7 +159,8 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
     device = "cpu" if gpu_name() is None else "cuda"
     dtype = _default_dtype(device)
     attention = None
-    # what it adds per token, in a text of `_TEXT_TOKENS`, the longest allowed, or a passage
+    # attention, which adds operations to each token: in a text of `_TEXT_TOKENS`, or of the longest
+    # text or passage that the model reads
     if not backbone.recurrent:
         tokens = backbone.passage_tokens or min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
         attention = {

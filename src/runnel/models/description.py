@@ -16,7 +16,7 @@ from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizers import read_tokenizer
 
-VERSION = 1  # of the layout
+VERSION = 1  # of the layout of a model folder
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class Description:
 
     @classmethod
     def read(cls, config: object, source: str) -> Description:
-        """Raise CheckpointError unless this version of runnel reads the object."""
+        """Return the description in a config.json; raise CheckpointError unless this version of
+        runnel reads it.
+        """
         version = config.get("version") if isinstance(config, Mapping) else None
         if version != VERSION:
             raise CheckpointError(
@@ -51,7 +53,9 @@ class Description:
         return cls(**arguments(cls, config, f"{source}: config.json"))
 
     def parts(self, folder: Path, heads: Any, source: str) -> dict[str, Any]:
-        """Return the arguments of a `Model` beside the backbone, with the heads that were read."""
+        """Return the arguments of a `Model` other than the backbone; `heads` are those that were
+        read.
+        """
         jobs = {name: head for name, head in heads.items() if name in Head.jobs}
         needed = {
             "document" if name == "embed" or head.inputs == "vectors" else name

@@ -1,6 +1,6 @@
 """Embedder: one vector for a text of any length, from one pass with constant model memory.
 
-n  texts or spans   d  width of the vectors   T  tokens   D  width of hidden vectors
+n  texts      d  width of the vectors      T  tokens      D  width of hidden vectors
 """
 
 from __future__ import annotations
@@ -148,9 +148,11 @@ class Embedder:
         max_tokens: int | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yield vectors (d,) in the order of `texts`, which may be endless; otherwise as `encode`.
+        """Yield the vectors (d,) of texts, in their order; `texts` may be endless. Arguments and
+        errors are those of `encode`.
 
-        Texts are taken as there is room in the engine, at most a few hundred ahead of the results.
+        A text is taken from `texts` when the engine has room for it, at most a few hundred texts
+        before its vector is yielded.
         """
         yield from self.encode_rows(
             self.render(texts, prompt=prompt, max_tokens=max_tokens), progress
@@ -174,14 +176,14 @@ class Embedder:
         progress: Progress | None = None,
         normalize: bool = True,
     ) -> Iterator[np.ndarray]:
-        """Yield vectors for ids from `render`; otherwise as `encode_stream`.
+        """Yield the vectors of texts given as ids from `render`; see `encode_stream`.
 
         Args:
             normalize: False: yield the pooled hidden vectors (D,) as they are.
 
         Raises:
-            InputError: not to normalize, with a head that has weights: what it pools is no vector
-                of a text.
+            InputError: `normalize` is False and the head has weights, so its pooled hidden vectors
+                are not vectors of texts.
         """
         if not (normalize or self._head.only_normalizes):
             raise InputError(
@@ -205,7 +207,9 @@ class Embedder:
             yield np.asarray(result.get().hidden)
 
     def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
-        """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
+        """Return the vectors (n, d) float32 that the head makes of pooled hidden vectors, one array
+        (any, D) for each document.
+        """
         return truncated(self._head.vectors(pooled), self.dimension)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
@@ -264,8 +268,8 @@ class Embedder:
         """Return a vector for each [start, end) character span, float32 (len(spans), d), from one
         pass over `text`.
 
-        Each vector is conditioned on the text before its span: the mean over the tokens that start
-        inside it, or the last one's.
+        A vector is the mean of the hidden vectors of the tokens that start inside the span, or the
+        last of them, by the model's pooling. It depends on the text before the span too.
 
         Raises:
             InputError: spans are not pairs of whole numbers; a span is outside the text, is empty
@@ -325,8 +329,8 @@ class Embedder:
 
 
 def reader_of(embedder: Embedder) -> Reader:
-    """Return what reads documents for an embedder, by how its backbone reads a text: in passages,
-    with a state, or whole.
+    """Return the reader of an embedder's documents. Its class depends on how the backbone reads a
+    text: in passages, with a state, or whole.
     """
     backbone = embedder.model.backbone
     if backbone.passage_tokens is not None:

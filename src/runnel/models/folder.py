@@ -1,4 +1,4 @@
-"""A model folder: what is in it, and which room loads it.
+"""A model folder: its files, and which package loads it.
 
 config.json        architecture, heads, templates, prompts, markers, weight format; the key "runnel"
                    marks the layout
@@ -9,9 +9,9 @@ README.md          model card
 modules.json, config_sentence_transformers.json   for sentence-transformers
                                                   (`runnel.integrations.sentence_transformers`)
 
-`models/pocket` reads the folder of an encoder that finds sentences, on a CPU whose kernels compute
-the dtype; `models/recurrent`, with torch, the other folders that runnel wrote; `models/foreign`
-what other libraries wrote.
+`models/pocket` reads the folder of an encoder that finds sentences, without torch, if the CPU has
+kernels for the dtype. `models/recurrent` reads the other folders that runnel wrote, with torch.
+`models/foreign` reads folders that other libraries wrote.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ BUILT_IN = {
     name: Path(__file__).parent / "built_in" / name.replace("-", "_")
     for name in ("pocket", "pocket-mamba2")
 }
-LIBRARY_FOLDER = "library"  # in a checkpoint of a training run, whose own files are around it
+# the folder of a model of sentence-transformers inside a checkpoint of a training run
+LIBRARY_FOLDER = "library"
 
 
 def find_model(name: str | Path) -> tuple[Path, str]:
-    """Return the folder or weights file of a model, and "st" or "st-code" of a name that begins
-    so.
+    """Return the folder or weights file of a model, and the prefix "st" or "st-code" of its name
+    ("": none).
     """
     prefix, _, plain = str(name).partition(":")
     prefix = prefix if prefix in ("st", "st-code") else ""
@@ -69,12 +70,13 @@ def load_model(
     loaded with sentence-transformers, `st-code:NAME` with code that comes with it.
 
     Args:
-        pooling: as for `Embedder.load`; the vectors are without a trained projection.
-        template: as for `Reranker.load`.
-        job: what the model is loaded for; a transformer without a layer for pairs gets a new one,
-            without a head.
-        arrays: read without torch if this model can be, on a CPU. It cannot be trained
-            (`Model.with_torch`).
+        pooling: as for `Embedder.load`; a pooling other than the model's leaves out its trained
+            projection.
+        template: as for `Reranker.load`. job: what the model is loaded for. For "rerank", a
+        transformer without a layer for pairs gets
+            an untrained one, and no head.
+        arrays: read the model without torch, on a CPU, if that is possible. Such a model cannot be
+            trained; `Model.with_torch` returns one that can.
 
     Raises:
         CheckpointError: the model is missing or cannot be used; the message says why.

@@ -1,5 +1,6 @@
-"""What every head declares of a text that it needs, whether its weights are arrays
-(`models/pocket/heads.py`) or torch's (`models/recurrent/heads.py`).
+"""The base class of all heads: which parts of a text a head needs from the engine, and its name and
+settings in config.json. Weights are arrays (`models/pocket/heads.py`) or torch's
+(`models/recurrent/heads.py`).
 """
 
 import re
@@ -11,19 +12,23 @@ from runnel.errors import InputError
 from runnel.request import Array, Request, Result
 from runnel.text.templates import Template
 
-# Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
+# A row of two texts, such as a query and a document, has marks for each token: numbers whose
+# vectors (rows of `TokenFeatures.mark_vectors`) are added to its embedding. The columns of the
+# marks:
 MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earlier part
 MARK_DOCUMENT = 1  # 1 for document tokens that follow a query (sentence retrieval)
 MARK_QUERY = 2  # 1 for query tokens that follow a document (reranking)
 MARKS = 3
 
-# a document's score if it has no token: below any other, and a number for JSON, even exp(700)
+# The score of a document without a token: below any other score. JSON has numbers for it and even
+# for exp(700), but not for infinity.
 WITHOUT_TOKENS = -700.0
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
-# What a head scores: the pooled text; besides it the means of two parts and their matching tokens
-# (`models/items.py`); the state after the last token; the hidden vectors before the query's tokens;
-# or stored vectors, of a query and a document that are read separately.
+# The inputs of a head. "text": the pooled hidden vectors of a text. "matches": also the means of
+# two parts of the text and their matching tokens (`models/items.py`). "state": the state after the
+# last token. "tokens": the hidden vector before each token of the query. "vectors": stored vectors
+# of a query and a document that are read separately.
 Inputs = Literal["text", "matches", "state", "tokens", "vectors"]
 
 
@@ -37,7 +42,7 @@ class Head:
     state: ClassVar[str] = ""  # the tensor of the state that it reads
     template: Template | None = None  # of a pair, if the head has one of its own
     only_normalizes: ClassVar[bool] = False  # its vectors are the pooled ones, of unit length
-    # of each head: what the engine pooled, or stored vectors, to vectors or scores
+    # computes vectors or scores from the inputs; each head has its own
     forward: Any = None
 
     def __init__(self, **options: object) -> None:

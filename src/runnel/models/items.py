@@ -1,8 +1,7 @@
 """A query and a document read as one row, with marks on matching tokens.
 
-T  tokens of a text      D  width of hidden vectors
-n  units: a pair, or the sentences with a token      F  lexical features
-K  kinds of mark
+T  tokens of a text      K  kinds of mark      S  sentences of a document
+n  units that are scored: a pair, or the sentences with a token      F  lexical features
 """
 
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ class Item:
     """A query and a document to read as one row, in which a pair or the document's sentences (n)
     are scored.
 
-    The request's positions are the ends of the scored units. With a head that matches, its ranges
-    are the text that the units are compared with (the document of a pair, the query of sentences)
-    and then the units, and its tag is their lexical features (n, F) float32.
+    The request's positions are the ends of the scored units. For a head whose inputs are "matches",
+    the request's ranges are the text that the units are compared with (the document of a pair, or
+    the query of sentences) and then the units; its tag has their lexical features (n, F) float32.
     """
 
     request: Request

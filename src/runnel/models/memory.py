@@ -1,8 +1,11 @@
-"""Remembered documents: what a model keeps of each, so that a query costs only its own tokens.
+"""Remembered documents: the data that a model keeps of each document it has read, so that a query
+costs only its own tokens.
 
-An index, a folder of `Reranker.remember` and the cache of `runnel find` hold the same bytes
-(`Remembered.to_bytes`). They are arrays in safetensors, as of a saved stream, with the fingerprint
-of the model that made them and one digest (`pack`).
+    pack, unpack      arrays as bytes in the format of safetensors, with the fingerprint of the
+                      model and one digest; saved streams use them too
+    Remembered        one document; an index, a folder of `Reranker.remember` and the cache of
+                      `runnel find` store its `to_bytes`
+    Memory            several documents, in RAM or in files (`StoredDocument`, `remember_in`)
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ _DAMAGE = (
 
 
 def pack(arrays: Mapping[str, np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
-    """Return arrays as bytes for `unpack`. `about`: what they belong to, such as a text; it is not
-    stored.
+    """Return arrays as bytes for `unpack`. `about`: the text or other thing that they belong to. It
+    is not stored, but `unpack` compares it by the digest.
     """
     held = {
         name: (
@@ -61,8 +64,8 @@ def unpack(
 
     Args:
         place: what the data is and where it comes from, for messages.
-        fingerprint: of the model that made them; None: of any.
-        about: as for `pack`; None: the digest has been compared before.
+        fingerprint: the fingerprint that the data must have; None: any.
+        about: as for `pack`; None: do not compare the digest, because that has been done before.
 
     Raises:
         StateError: the data is damaged, or belongs to another model or to something else.
@@ -85,9 +88,7 @@ def unpack(
 
 
 def damage_in_state(place: str) -> AbstractContextManager[None]:
-    """Turn the error of reading what a model keeps of a text into a StateError; `place`: as for
-    `unpack`.
-    """
+    """Turn errors of reading packed data into a StateError; `place`: as for `unpack`."""
     problem = f"{place} is damaged, or belongs to another kind of model"
     return errors_as(StateError, problem, *_DAMAGE, advice="read the text again with this model")
 
@@ -101,7 +102,7 @@ def _digest(arrays: Mapping[str, np.ndarray], model: str, about: str) -> str:
 
 
 class Remembered(ABC):
-    """What a model keeps of a document; see `DocumentState` and `SentenceVectors`."""
+    """The data that a model keeps of a document: a `DocumentState` or `SentenceVectors`."""
 
     text: str
 
@@ -116,12 +117,12 @@ class Remembered(ABC):
 
     @property
     def size(self) -> int:
-        """Bytes, without the text."""
+        """The number of bytes, without the text."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def to_bytes(self, fingerprint: str = "") -> bytes:
-        """Return everything except the text, for `from_bytes`. `fingerprint`: of the model, if
-        nothing else names it.
+        """Return everything except the text, for `from_bytes`. `fingerprint`: that of the model, or
+        "" where the store of the bytes has it already.
         """
         return pack(self.arrays(), fingerprint, self.text)
 
@@ -211,7 +212,8 @@ def remember_in(
     """Return a memory of documents in files, one for each text; `read` reads the texts without one,
     and damaged files again.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold what is known of texts
+    # private: states and vectors tell much about the texts
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     texts = {text_of(document): document for document in documents.values()}
     by = backbone.fingerprint()
     files = {text: folder / f"{digest(by, precision, text)}.safetensors" for text in texts}

@@ -26,7 +26,7 @@ from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 Job = Literal["embed", "rerank"]
-# By one engine each.
+# Forms of an encoder that are read in one step; there is an engine for each entry.
 _READ_TOGETHER: tuple[tuple[Form, ...], ...] = (
     ("sentences",),
     ("texts", "sentences"),
@@ -37,7 +37,10 @@ _READ_TOGETHER: tuple[tuple[Form, ...], ...] = (
 
 @dataclass(eq=False)
 class Model(ABC):
-    """The parts that the three kinds of model share."""
+    """A model of any kind; its classes are `PocketModel` and `TorchModel`.
+
+    T  tokens      V  vocabulary      K  kinds of mark      D  width of hidden vectors
+    """
 
     backbone: Any  # a `Backbone`, or without torch an `ArrayEncoder`
     tokenizer: Tokenizer
@@ -51,7 +54,7 @@ class Model(ABC):
     source: str = "memory"  # where the model was loaded from, for messages
     card: str = ""
     unit: Unit = "sentence"  # what the sentence head scores
-    # what reads need of the heads, see `_derive`
+    # derived from the heads: see `_derive`
     features: Any = field(init=False)
     weight: Array = field(init=False)
     mark_vectors: Any = field(init=False)
@@ -61,8 +64,8 @@ class Model(ABC):
 
     @abstractmethod
     def _derive(self) -> None:
-        """Set what reads need of the heads: `features` (`TokenFeatures`, or None), `weight` (V,)
-        of tokens in means, and `mark_vectors` (K, D), or None.
+        """Set what reading a text needs from the heads: `features` (`TokenFeatures`, or None),
+        `weight` (V,), the weights of tokens in means, and `mark_vectors` (K, D), or None.
         """
 
     @abstractmethod
@@ -73,14 +76,14 @@ class Model(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a hex digest of the weights of the backbone and of all heads; unfinished work
-        carries it.
+        """Return a hex digest of the weights of the backbone and of all heads. Unfinished work
+        stores it, so that it is not continued with another model.
         """
 
     @abstractmethod
     def with_torch(self) -> Model:
-        """Return the model itself, or what torch computes of the same files, which can be
-        trained.
+        """Return a model that torch computes and that can be trained: this one, or one loaded from
+        the same files.
         """
 
     @abstractmethod
@@ -97,8 +100,8 @@ class Model(ABC):
 
     @abstractmethod
     def write(self, folder: Path, *, weights: str = "as_is") -> None:
-        """Save without the two files for sentence-transformers, which that library's own models
-        write themselves.
+        """Save as `save`, but without the two files for sentence-transformers: a model of that
+        library writes them itself.
         """
 
     def refresh(self) -> None:
@@ -141,8 +144,8 @@ class Model(ABC):
         return self.with_sentences()
 
     def prompt_ids(self, name: str) -> np.ndarray:
-        """Return the ids (p,) int32 of a prompt, without the space at its end, which belongs to the
-        text; none without prompt.
+        """Return the ids (T,) int32 of a prompt, without the space at its end, which belongs to the
+        text; (0,) if the model has no prompt of this name.
         """
         return self.tokenizer.encode(self.prompts.get(name, "").rstrip()).ids
 

@@ -1,10 +1,11 @@
-"""What is common to all kinds of model that read documents for an embedder: the reader of whole
-documents, and the stream of a text that is still being written, in constant memory.
+"""The base classes of the readers of an embedder's documents: `Reader` for whole documents, and
+`Stream` for a text that is still being written, in constant memory.
 
 Encoders read passages of whole sentences (`models/pocket/reader.py`), recurrent models carry a
 state through a text (`models/recurrent/readers.py`), and other transformers read each passage as a
-text of its own (`models/foreign/reader.py`). One pass gives a document's vector and those of its
-passages; with a state, each depends on what is before it.
+text of its own (`models/foreign/reader.py`). One pass over a document gives its vector and the
+vectors of its passages. In a recurrent model, a passage's vector also depends on the text before
+it.
 
 P  passages   d  width of the vectors   D  width of hidden vectors   R  ids of a text
 """
@@ -40,35 +41,36 @@ class ReadDocument:
     own.
     """
 
-    # (d,) float32, as from `Embedder.encode_document`, or the mean of the passages' weighted by
-    # their tokens
+    # (d,) float32: the vector of `Embedder.encode_document`, or the mean of the passages' vectors,
+    # weighted by their tokens
     vector: np.ndarray
     spans: np.ndarray  # (P, 2) int64, characters of each passage; they tile the text
-    # (P, d) float32, as from `Embedder.encode_spans` for `spans`, or `encode_document` for each
+    # (P, d) float32: the vectors of `Embedder.encode_spans` for `spans`, or of `encode_document`
+    # for each passage
     passages: np.ndarray
-    tokens: int  # special tokens included
-    tokens_read: int  # that the backbone had to read, fewer than `tokens` if text was appended
-    # input for `read_documents` to continue after this text; None for documents below `save_from`
-    # tokens
+    tokens: int  # tokens of the document, special tokens included
+    tokens_read: int  # tokens that the backbone had to read: fewer if text was appended
+    # makes `read_documents` continue after this text; None for documents below `save_from` tokens
     saved: bytes | None
-    memory: Remembered | None  # in 8 bits
+    memory: Remembered | None  # in 8 bits, if `remember` was set
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """Options of `read_documents`."""
 
-    # the most of a passage of several sentences, unless the model reads fewer or decides itself
+    # the most tokens of a passage of several sentences; an encoder has its own number
     passage_tokens: int = 256
-    save_from: int = 16_384  # documents of so many tokens get `saved`
-    # for a model that reads passages, or one whose reranker shares the pass (`Reranker.shares`)
+    save_from: int = 16_384  # documents of this many tokens or more get `saved`
+    # Return `memory` too: for a model that reads passages, or one whose reranker reads documents in
+    # the same way (`Reranker.shares`).
     remember: bool = False
-    language: str = "auto"  # of the documents, for sentence boundaries
+    language: str = "auto"  # the language of the documents, for sentence boundaries
     progress: Progress | None = None
 
 
 class VectorMaker(Protocol):
-    """What readers and streams need of an `Embedder`; see there."""
+    """The part of `Embedder` that readers and streams use; see there."""
 
     model: Model
     pooling: Pooling
@@ -94,13 +96,14 @@ class Stream(ABC):
     text so far.
     """
 
-    # read so far, with markers: all but the unsettled end of the text, or those of complete
-    # passages
+    # Tokens read so far, with markers. In a recurrent model they are all tokens except the last
+    # word, which may go on; in an encoder the tokens of settled passages.
     tokens: int
 
     def __init__(self, embedder: VectorMaker, prompt: str = "") -> None:
         self._embedder, self._model = embedder, embedder.model
-        self._sum = np.zeros(self._model.backbone.hidden_size)  # of hidden vectors so far
+        # the sum of the hidden vectors of these tokens, fp64
+        self._sum = np.zeros(self._model.backbone.hidden_size)
         self._empty = True  # nothing has been fed that has a token; the prompt does not count
         self._start(
             self._model.templates["document"].lead(self._model.tokenizer, "document") + prompt
@@ -154,32 +157,32 @@ class Stream(ABC):
 
     @abstractmethod
     def _start(self, lead: str) -> None:
-        """Begin with the text before the document."""
+        """Begin with `lead`, the special tokens and the prompt before the document."""
 
     @abstractmethod
     def _add(self, text: str) -> None: ...
 
     @abstractmethod
     def _pooled(self) -> Array:
-        """Return what the head makes a vector of, (1, D)."""
+        """Return the pooled hidden vector of the text so far, (1, D), the input of the head."""
 
     @abstractmethod
     def _values(self) -> Mapping[str, np.ndarray | bytes]:
-        """Return what `_restore` needs."""
+        """Return the values that `save` stores and `_restore` takes."""
 
     @abstractmethod
     def _restore(self, values: Mapping[str, np.ndarray]) -> None: ...
 
 
 class Reader(ABC):
-    """What an embedder does differently for each kind of model."""
+    """Reads documents for an embedder; each kind of model has its own class."""
 
-    stream: type[Stream] | None  # of a text that arrives in pieces; None: it reads only whole texts
+    stream: type[Stream] | None  # the model's kind of stream; None: it reads only whole texts
 
     def __init__(self, embedder: VectorMaker) -> None:
         self.embedder = embedder
         self.model = embedder.model
-        # of the passages that the model reads; None: it has none
+        # the most tokens of a passage; None: the model does not read in passages
         self.block = self.model.backbone.passage_tokens
 
     @abstractmethod

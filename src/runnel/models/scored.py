@@ -1,4 +1,5 @@
-"""The sentences of a document with their scores, and what the looks of pocket found in it.
+"""The sentences of a document with their scores, and the results of pocket's two looks at it
+(`models/pocket/looks.py`).
 
 S  sentences of a document      Q  tokens of the query
 """
@@ -13,31 +14,34 @@ from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.records import Sentence, probability
 from runnel.text.kinds import TEXT, TITLES
 
-# sentences among which the first text below a heading is: headings that follow each other are few
+# Sentences after a heading among which the first text is looked for: few headings follow each
+# other.
 _AHEAD = 8
 
 
 @dataclass(frozen=True, eq=False)
 class FirstLook:
-    """What the first look found in a document."""
+    """The result of the first look at a document."""
 
-    query: np.ndarray  # (Q,) its ids, without markers
+    query: np.ndarray  # (Q,) the ids of the query, without markers
     document: SentenceVectors
     plain: np.ndarray  # (S,) float32 scores of the head; -inf for a sentence without a token
-    scores: np.ndarray  # (S,) float32: with what titles passed on; -inf also for asides
-    facts: np.ndarray  # (FACTS,) what is known of the whole document
+    # (S,) float32: `plain` with the shares that titles pass to the text below them; -inf also for
+    # asides
+    scores: np.ndarray
+    facts: np.ndarray  # (FACTS,) facts about the whole document: see `document_facts`
 
 
 @dataclass(frozen=True, eq=False)
 class SecondLook:
-    """What the second look found in a document."""
+    """The result of the second look at a document."""
 
-    scores: np.ndarray  # (S,) float32
+    scores: np.ndarray  # (S,) float32, the final scores
     answers: float | None  # the logit that the document answers, if the judge is fitted
-    read: np.ndarray  # (S,) bool: what was read again
-    judged: np.ndarray  # (S,) what was said of it, and a constant for the rest
-    apart: np.ndarray  # (n,) what the judge layers alone said of what was read
-    led: np.ndarray  # (S,) what titles passed on of `judged`
+    read: np.ndarray  # (S,) bool: the sentences that were read again
+    judged: np.ndarray  # (S,) the judge's scores of these, and a constant for the others
+    apart: np.ndarray  # (any,) the scores of the judge layers alone, of the sentences read again
+    led: np.ndarray  # (S,) the shares of `judged` that titles pass to the text below them
 
 
 @dataclass(frozen=True, eq=False)

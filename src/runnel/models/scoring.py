@@ -1,4 +1,5 @@
-"""What scores documents: the protocols that both rooms follow, and the tokens that they read.
+"""The protocols of the classes that score sentences and documents, in `models/pocket` and in
+`models/recurrent`, and the tokens that they read.
 
 S  sentences of a document   n  documents
 """
@@ -55,7 +56,7 @@ class DocumentScorer(Protocol):
 
     @property
     def kind(self) -> type[Remembered]:
-        """The class of what it remembers."""
+        """The class of its remembered documents."""
 
     @property
     def remembers(self) -> bool:
@@ -106,7 +107,7 @@ def sentence_tokens(
 
 
 def no_vectors_error(model: Model) -> InputError:
-    """Return the error for what only stored vectors of sentences can give."""
+    """Return the error for a result that only a model with stored vectors of sentences has."""
     return InputError(
         f"{model.source} reads the query and the document together, so it cannot remember documents"
         " and its scores have no parts; use a model that scores sentence vectors, as pocket does"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from runnel.models.recurrent.scanner import Scanner
 
-# texts, those with their headings, those from `remember`
+# texts, texts with their headings, or documents from `remember`
 Documents = Iterable[str | DocumentText | SentenceVectors]
 
 
@@ -59,7 +59,7 @@ class SentenceRetriever:
         self.scorer = sentence_scorer(model)
         self._vectors = self.scorer if isinstance(self.scorer, VectorScorer) else None
         self._judging = None if self._vectors is None else self._vectors.judging
-        # whether documents can be remembered; see `remember`
+        # whether `remember` can read documents before a query
         self.remembers = self.scorer.remembers
 
     @property

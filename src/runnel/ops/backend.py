@@ -1,10 +1,14 @@
 """Choose what runs where: the device, the dtype, and the implementation of an operator, and log
 why.
 
-Every operator has `reference` (a loop over time, for tests) and `torch` (parallel form, any device
-and dtype, differentiable). Those of `KERNELS` also have `cpu` (numba kernels) or `gpu` (Triton
-kernels, our own or flash-linear-attention's), for fp32 and bf16, differentiable. "auto" uses the
-kernels if they can run.
+Every operator has the backends `reference` (a loop over time, for tests) and `torch` (parallel
+form, any device and dtype, differentiable). The operators in `KERNELS` also have `cpu` (numba
+kernels) or `gpu` (Triton kernels, our own or flash-linear-attention's), for fp32 and bf16,
+differentiable. "auto" uses the kernels if they can run. The function of operator NAME and backend
+BACKEND is `NAME_BACKEND`, in ops/NAME/BACKEND.py or ops/reference.py.
+
+The order in this file: devices and dtypes (`wanted_device`, `wanted_dtype`); the settings of torch
+during a computation (`plain_numbers`, `inference`); the choice of a backend (`implementation`).
 """
 
 from __future__ import annotations
@@ -40,8 +44,8 @@ _THROUGH_FLA = {  # operators whose GPU kernels are from another package
     "ssd": "fla.ops.simple_gla",
     "wkv7": "fla.ops.rwkv7",
 }
-# On the CPU, what pocket-mamba2 is trained with, and mlstm. The other families read with kernels of
-# whole blocks (`backbones`).
+# Operators that have kernels. On the CPU these are the ones that pocket-mamba2 is trained with, and
+# mlstm. Other families read on the CPU with kernels of whole blocks (`backbones`).
 KERNELS = {
     "cpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "ssd"}),
     "gpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "selective_scan", "ssd", "wkv7"}),
@@ -53,14 +57,15 @@ _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 t
 _log = logging.getLogger("runnel")
 chosen_device: str | None = None  # by `default_device`
 _default_lock = threading.RLock()
-# Of torch when each open `plain_numbers` began, in any thread: the first is the calling program's.
+# torch's default dtype when each `plain_numbers` that is still open began, in any thread; the first
+# one is what the calling program has set.
 _defaults: list[torch.dtype] = []
 
 
 @contextmanager
 def default_device(device: str) -> Iterator[None]:
-    """Load models on this device, in all threads, where none or "auto" is asked for; raises as
-    `wanted_device`.
+    """Inside, in all threads, load models on this device where none or "auto" is asked for. Raises
+    what `wanted_device` raises.
     """
     global chosen_device
     before = chosen_device
@@ -72,13 +77,13 @@ def default_device(device: str) -> Iterator[None]:
 
 
 def wanted_device(device: str | torch.device) -> torch.device:
-    """Return the device of a name; "auto" is that of `default_device`, else CUDA if torch sees it,
-    else the CPU.
+    """Return the device of a name. "auto" is the device of `default_device`; outside of that, CUDA
+    if torch sees it, else the CPU.
 
     Raises:
         InputError: no device has this name.
         BackendUnavailable: this machine has no such device.
-        MissingDependency: torch is not installed, which alone knows.
+        MissingDependency: torch is not installed.
     """
     with needing(f"the device {str(device)!r} needs torch", "recurrent"):
         import torch
@@ -110,8 +115,8 @@ def gpu_name() -> str | None:
 
 
 def wants_cpu(device: str) -> bool:
-    """Return whether `wanted_device` is the CPU, without importing torch where this can be decided;
-    raises as that does. Without torch, "auto" is the CPU.
+    """Return whether `wanted_device` is the CPU, without importing torch if that is possible;
+    raises what `wanted_device` raises. Without torch, "auto" is the CPU.
     """
     chosen = (chosen_device or "auto") if device == "auto" else device
     no_gpu = sys.platform == "linux" and not Path("/proc/driver/nvidia").exists()
@@ -168,10 +173,11 @@ def has_native_bf16() -> bool:
 
 @contextmanager
 def plain_numbers() -> Iterator[None]:
-    """Make new tensors fp32, changeable later and without autocast, whatever the calling program
-    has set for its own.
+    """Inside, make new tensors fp32, changeable later and without autocast, whatever the calling
+    program has set for its own tensors.
 
-    All threads share torch's default dtype, so the last of those that are here at once restores it.
+    All threads share torch's default dtype. So if several threads are inside at once, the last one
+    to leave restores it.
     """
     import torch
 
@@ -200,7 +206,7 @@ def plain_numbers() -> Iterator[None]:
 
 @contextmanager
 def inference() -> Iterator[None]:
-    """Compute without autograd, as `plain_numbers`."""
+    """Inside, compute without autograd, and with the settings of `plain_numbers`."""
     import torch
 
     with plain_numbers(), torch.inference_mode():
@@ -231,7 +237,7 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
         raise BackendUnavailable(
             f"{operator}: the {kernels} cannot run because {problem}; use backend='auto' or 'torch'"
         )
-    # Kernels that are missing on this machine cost most of its speed, so this is a warning.
+    # A warning if the operator has kernels but they cannot run: that costs most of the speed.
     lost = operator in KERNELS["gpu" if on_gpu else "cpu"] and (
         on_gpu or numba_problem() is not None
     )
@@ -242,7 +248,7 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
 
 
 def implementation(operator: str, requested: str, x: Tensor) -> Callable[..., Any]:
-    """Return the function that runs `operator` on the backend of `choose`, which has the same
+    """Return the function that runs `operator` on the backend that `choose` returns for the same
     arguments.
     """
     chosen = choose(operator, requested, x)
@@ -253,12 +259,14 @@ def implementation(operator: str, requested: str, x: Tensor) -> Callable[..., An
 
 
 def _cpu_problem(operator: str, x: Tensor) -> str | None:
+    """Return why the operator's CPU kernels cannot run for x, or None if they can."""
     if operator not in KERNELS["cpu"]:
         return "this operator has none"
     return f"the input is on {x.device.type}" if x.device.type != "cpu" else numba_problem()
 
 
 def _gpu_problem(operator: str, x: Tensor) -> str | None:
+    """Return why the operator's GPU kernels cannot run for x, or None if they can."""
     import torch
 
     # Triton then runs kernels on the CPU: slow, for tests

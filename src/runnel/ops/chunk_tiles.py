@@ -1,15 +1,19 @@
 """One chunk of a recurrence with matrix states, as tile products, for the fused CPU kernels of
-Mamba-2, and states as panels.
+Mamba-2; and states in the layout of these products (panels).
 
     N  columns of q and k        P  columns of v        Np  N padded to whole vectors
 
 With q_i, k_i and v_i the rows of a chunk (at most CHUNK), and S (N, P) the state that enters it:
 
-    y_i = grown_i q_i S + sum_j mixed_ij v_j            S  <- decay S + sum_j k_j^T carried_j v_j
+    y_i = grown_i q_i S + sum over j <= i of mixed_ij v_j
+    S  <- decay S + sum over j of k_j^T carried_j v_j
 
-A row sees itself and earlier ones. Arrays are pointers here (see `simd`); `kind` is any pointer
-whose type chooses the factors of the products: bf16, in words of two, or fp32. States and sums are
-fp32.
+`multiply_keys` makes all products q_i . k_j of a chunk; Mamba-2's kernels make `mixed` of them;
+`scan_panel` computes y and the next S for TILE_COLUMNS columns of v at a time. `load_state` and
+`store_state` convert a state between the pool's layout (P, N) and panels.
+
+Arrays are pointers here (see `simd`). `kind` is any pointer whose type chooses the factors of the
+products: bf16, in words of two, or fp32. States and sums are fp32.
 """
 
 import numpy as np
@@ -51,11 +55,14 @@ def _multiply(
     fresh: bool,
     triangle: bool,
 ) -> None:
-    """sums += left @ right for a panel of `rows` rows and a right factor of `depth` words; the old
-    sums are not read if `fresh`.
+    """Compute sums += left @ right for a panel.
 
-    Words of `left` are left_row and left_depth (in tiles 1) apart. triangle: it is zero above the
-    diagonal.
+    Args:
+        sums: `rows` rows of TILE_COLUMNS numbers; with `fresh` their old content is not read.
+        left: `rows` rows of `depth` words. Rows are left_row words apart, the words of a row
+            left_depth (with `tiles` always 1).
+        right: `depth` rows of TILE_COLUMNS words.
+        triangle: `left` is zero above the diagonal.
     """
     step = numbers_per_word(kind)
     height = BLOCK if tiles else TILE_ROWS
@@ -93,8 +100,11 @@ def multiply_keys(
     panel: Pointer,
     out: Pointer,
 ) -> None:
-    """out = Q K^T of one chunk where a row sees another, in panels (height, TILE_COLUMNS). q, k:
-    rows of `padded` numbers.
+    """Set out = Q K^T of one chunk, at least where j <= i, in panels (height, TILE_COLUMNS).
+
+    Args:
+        q_words, k_words: `rows` rows of `padded` numbers.
+        panel: scratch for the transpose of TILE_COLUMNS rows of K.
     """
     depth = padded // numbers_per_word(kind)
     for j in range(0, rows, TILE_COLUMNS):
@@ -123,7 +133,9 @@ def multiply_keys(
 
 @njit(**SERIAL)
 def _scale(rows: Pointer, count: int, factors: Pointer, stride: int) -> None:
-    """Multiply each row of a panel by its factor; factors `stride` numbers apart."""
+    """Multiply each row of a panel by its factor. Factors are `stride` numbers apart; 0: all rows
+    have the same factor.
+    """
     for t in range(count):
         factor = splat(factors[t * stride])
         for c in range(t * TILE_COLUMNS, (t + 1) * TILE_COLUMNS, LANES):
@@ -151,18 +163,19 @@ def scan_panel(
     y: Pointer,
     memory: Pointer,
 ) -> None:
-    """TILE_COLUMNS columns of y (rows, TILE_COLUMNS) from v, and of S (Np, TILE_COLUMNS), which
-    advances if `advances`.
+    """Compute TILE_COLUMNS columns of y (rows, TILE_COLUMNS), and, if `advances`, of the state S
+    (Np, TILE_COLUMNS) after the chunk.
 
     Args:
         tiles: whether tiles multiply.
         has_state: S is not zero.
         q_words: rows of Np = `padded` numbers.
-        k_words: K^T, words that join two rows of K are k_row and k_depth apart; with `tiles` zero
-            up to a multiple of BLOCK.
+        k_words: K^T, in words that each join two rows of K; its rows are k_row words apart and the
+            words of a row k_depth. With `tiles`, zero up to a multiple of BLOCK rows of K.
         mixed: rows of CHUNK numbers, zero above the diagonal up to a multiple of BLOCK.
         v: fp32, `stride` numbers from row to row.
-        memory: ones (CHUNK + Np,), and scratch of (CHUNK + Np) TILE_COLUMNS numbers behind them.
+        grown, carried: (rows,) as in the equations; the last of `grown` is the decay of S.
+        memory: (CHUNK + Np) ones, and after them scratch of (CHUNK + Np) TILE_COLUMNS numbers.
     """
     step = numbers_per_word(kind)
     ones = memory
@@ -209,8 +222,12 @@ def scan_panel(
 
 @njit(**SERIAL)
 def load_state(pool: Pointer, size: int, n: int, n_padded: int, columns: int, out: Pointer) -> None:
-    """(P, N) of the pool -> panels (Np, columns) with P across the columns, a multiple of LANES;
-    padding is zero.
+    """Convert a state (P, N) of the pool to panels (Np, columns), each with `columns` of the P rows
+    as its columns; padding is zero.
+
+    Args:
+        size, n, n_padded: P, N and Np.
+        columns: a multiple of LANES.
     """
     if size % columns or n < n_padded:
         fill(out, round_up(size, columns) * n_padded, _ZERO)
@@ -229,7 +246,7 @@ def load_state(pool: Pointer, size: int, n: int, n_padded: int, columns: int, ou
 def store_state(
     state: Pointer, size: int, n: int, n_padded: int, columns: int, out: Pointer
 ) -> None:
-    """Inverse of `load_state`."""
+    """Convert panels to a state of the pool, the inverse of `load_state`."""
     for i in range(0, size, LANES):
         panel = shift(state, i // columns * columns * n_padded + i % columns)
         for k in range(0, n, LANES):

@@ -1,7 +1,9 @@
 """How packed sequences are divided: into chunks, into the chunks of a step for fused CPU kernels,
 and into shares of work for threads. Arrays only: imports neither torch nor numba.
 
-S  sequences    C  chunks, of at most CHUNK tokens of one sequence
+S  sequences      N  chunks of all sequences together
+
+`cu` are cumulative lengths (S+1,): sequence s has the tokens cu[s] to cu[s + 1] - 1.
 """
 
 from __future__ import annotations
@@ -11,15 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 64
-ROWS = 32  # of a block of tiles, and a multiple of those of a tile
+CHUNK = 64  # the most tokens of a chunk in the fused kernels
+ROWS = 32  # rows of a block of tiles, a multiple of the rows of a tile
 
 
 class Chunks(NamedTuple):
-    """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same
+    """Packed sequences cut into chunks. Each sequence starts a new chunk, so it gives the same
     result in any packing.
-
-    N chunks of all sequences together.
     """
 
     first: NDArray[np.int64]  # (S+1,) the first chunk of each sequence, and N
@@ -44,9 +44,9 @@ class ChunkPlan(NamedTuple):
     read_rows: NDArray[np.int64]  # (S,), -1: start from zero
     write_rows: NDArray[np.int64]  # (S,), -1: the end state is not kept
     first_chunk: NDArray[np.int64]  # (S+1,)
-    sequence: NDArray[np.int64]  # (C,) the sequence of each chunk
-    start: NDArray[np.int64]  # (C,) the first token of each chunk
-    # (C+1,) the first row of each chunk in the buffers, a multiple of `ROWS`
+    sequence: NDArray[np.int64]  # (N,) the sequence of each chunk
+    start: NDArray[np.int64]  # (N,) the first token of each chunk
+    # (N+1,) the first row of each chunk in the buffers, a multiple of `ROWS`
     row: NDArray[np.int64]
 
 
@@ -62,12 +62,12 @@ def plan_chunks(
 
 
 class Shares(NamedTuple):
-    """The threads' shares: share i processes heads heads[i] of sequences order[first[i] :
-    first[i+1]].
+    """The threads' shares of the pairs of a sequence and a head. Share i has the heads from
+    heads[i, 0] to heads[i, 1] - 1 of the sequences order[first[i] : first[i + 1]].
     """
 
     splits: int  # ranges of heads; share i has range i % splits
-    heads: np.ndarray  # (shares, 2) from, to
+    heads: np.ndarray  # (shares, 2)
     first: np.ndarray  # (shares + 1,)
     order: np.ndarray  # sequences, once for every range of heads
 

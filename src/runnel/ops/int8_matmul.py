@@ -1,17 +1,19 @@
 """Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, by tiles if there are
 some, else by VNNI's vectors.
 
-    T  tokens      K  input width      N  output width      G  groups of inputs that share a scale
-    Kg = K / G
-    Kp  Kg padded to whole words of four bytes              Np  N padded to whole tiles
+    T  tokens      K  inputs      N  outputs      G  groups of inputs that share a scale
+    Kp  K / G padded to whole words of four bytes      Np  N padded to whole tiles
 
-A weight is q scale with q in -127 .. 127 and one scale per output. An input is (b - 128) scale with
-b in 1 .. 255 and one scale per token and group, computed from the group's largest number, so that a
-token's result does not depend on other tokens. Products are summed exactly in int32 within a group;
-the scales are applied in fp32. The zero point of the inputs costs nothing: 128 times the sum of a
-group's weights is subtracted at the start of the sum.
+A weight is q * scale, with q from -127 to 127 and one scale per output. An input is (b - 128) *
+scale, with b from 1 to 255 and one scale per token and group, computed from the group's largest
+number, so that a token's result does not depend on other tokens. Products are summed exactly in
+int32 within a group; the scales are applied in fp32. The zero point of the inputs, 128, costs
+nothing: 128 times the sum of a group's weights is subtracted at the start of the sum.
 
-Tiles multiply where the words of a group fill their rows; results are the same bits as by vectors.
+    multiply -> _multiply, tasks on all cores -> _panel, one task -> _block by tiles, _tile by
+    vectors
+
+Tiles multiply where the words of a group fill their rows; the results of both are the same bits.
 
 Kernels that compute a whole group of inputs write the bytes themselves, with `quantize_row`. NaN
 and infinity enter the scale, and so every number of the result.
@@ -94,7 +96,7 @@ def vnni_problem() -> str | None:
 class Int8Weights(NamedTuple):
     """The weights of a linear layer in the layout of `multiply`."""
 
-    # (Np / TILE_COLUMNS, G Kp / 4, TILE_COLUMNS): four inputs of one output in each
+    # (Np / TILE_COLUMNS, G Kp / 4, TILE_COLUMNS), each number four inputs of one output
     words: NDArray[np.int32]
     # (Np / TILE_COLUMNS, G, TILE_COLUMNS): initial values of a group's sums
     offsets: NDArray[np.int32]
@@ -129,8 +131,8 @@ def unpack(w: Int8Weights, inputs: int) -> NDArray[np.int8]:
 
 
 def count_groups(inputs: int, size: int) -> int:
-    """Return the groups of a layer's inputs that share a scale: of `size` inputs where that divides
-    their number, else one.
+    """Return the number of groups of inputs that share a scale: groups of `size` inputs if that
+    divides the number of inputs, else one group.
     """
     return 1 if inputs % size else max(1, inputs // size)
 
@@ -366,10 +368,11 @@ def _block(
     out: Pointer,
     sums: Pointer,
 ) -> None:
-    """Compute what `_tile` does of `rows` <= BLOCK tokens, in tiles. Rows of x are `row` bytes
-    apart, readable up to BLOCK.
+    """Compute what `_tile` computes, for `rows` <= BLOCK tokens, by the processor's tiles.
 
-    sums: memory for BLOCK rows of int32.
+    Args:
+        x: rows are `row` bytes apart; BLOCK rows are read.
+        sums: memory for BLOCK rows of int32.
     """
     for g in range(groups):
         own = shift(words, g * depth * TILE_COLUMNS)
@@ -500,7 +503,7 @@ def multiply(
         scales: (T, G) fp32.
         w: `Int8Weights` packed for G groups.
         out: (T, N) fp32 or bf16 bits; its rows may be longer.
-        memory: of the step, for what its workers write; they take tasks dynamically.
+        memory: the step's, for the scratch of the workers.
     """
     tokens, stride = x.shape
     whole = stride // scales.shape[1] % LINE == 0 and x.ctypes.data % LINE == 0

@@ -1,12 +1,17 @@
 """Products of bf16 or fp32 matrices for CPU inference, without torch: of bf16 by tiles if there are
 some, else by vectors.
 
-    T  tokens      K  inputs      N  outputs      Kp  of bf16, K padded to whole tiles (_DEPTH)
-    Np  N padded to TILE_COLUMNS
+    T  tokens      K  inputs      N  outputs
+    Kp  for bf16, K padded to whole tiles (_DEPTH)      Np  N padded to TILE_COLUMNS
+
+`pack`, `pack_floats` and `pack_int8` lay out the weights of a layer once. `multiply` divides a
+product into tasks, some tokens times one panel (TILE_COLUMNS outputs):
+
+    multiply -> _multiply, tasks on all cores -> _panel, one task -> _multiply_rows, BLOCK tokens
 
 Sums are in fp32. A token's result depends on neither the other tokens nor the workers: its sums are
 taken in the same order whatever T is, which BLAS does not promise. The instructions for bf16 take
-denormal numbers as zero, and what they sum to.
+denormal factors and denormal sums as zero.
 """
 
 from typing import Any, NamedTuple
@@ -80,8 +85,8 @@ _ONE = np.float32(1.0)
 class FloatWeights(NamedTuple):
     """The weights of a linear layer in the layout of `multiply`."""
 
-    # (Np / TILE_COLUMNS, depth, TILE_COLUMNS): of bf16, int32 with two inputs of one output in each
-    # of Kp / 2 words; of fp32, K
+    # (Np / TILE_COLUMNS, depth, TILE_COLUMNS). In bf16, depth is Kp / 2, and each number is an
+    # int32 with two inputs of one output; in fp32, depth is K.
     words: NDArray[Any]
     outputs: int  # N
 
@@ -102,8 +107,8 @@ def pack_floats(weight: NDArray[np.float32]) -> FloatWeights:
 
 
 def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> FloatWeights:
-    """Lay out the weights q scale, rounded to bf16 with ties to even: q (N, K), C-contiguous, scale
-    (N,).
+    """Lay out the products of q (N, K), C-contiguous, and scale (N,) as weights in bf16, rounded
+    with ties to even.
     """
     return _packed(q, scale)
 
@@ -214,8 +219,8 @@ def _store_both(
     low: types.Type,
     high: types.Type,
 ) -> Definition:
-    """Write 2 LANES numbers; as bf16 with one conversion and one store, which saves a few percent
-    of a product.
+    """Write 2 * LANES numbers. For bf16 that is one conversion and one store, which saves a few
+    percent of a product's time.
     """
 
     def build(
@@ -263,8 +268,8 @@ def _panel(
     """Compute the columns of one panel for the tokens [first, stop).
 
     Args:
-        x, apart: as of `_multiply`.
-        last: the inputs of a block that is not full, in rows of `depth` words.
+        x, apart: see `_multiply`.
+        last: a copy of the inputs of the last block, if it is not full, in rows of `depth` words.
     """
     width = out.shape[1]
     depth = w.words.shape[1]
@@ -331,11 +336,11 @@ def multiply(x: NDArray[Any], w: FloatWeights, out: Array, memory: StepMemory) -
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
-        x: (T, K) fp32 or bf16 bits as the weights; rows may be columns of a wider matrix. Bits are
-            copied unless their rows have a multiple of 32 and start on cache lines.
+        x: (T, K), fp32 or bf16 bits like the weights; it may be some columns of a wider matrix.
+            Bits are copied unless K is a multiple of 32 and each row starts on a cache line.
         w: weights (N, K).
         out: (T, N) fp32 or bf16 bits, C-contiguous.
-        memory: of the step, for what its workers write; they take tasks dynamically.
+        memory: the step's, for the scratch of the workers.
     """
     depth = w.words.shape[1]
     bits = x.dtype == np.uint16

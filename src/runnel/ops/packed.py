@@ -1,6 +1,9 @@
 """Packed sequences as tensors: their index arithmetic, and the grid of their chunks.
 
-T tokens, S sequences, Q tokens per chunk, N chunks of all sequences together.
+T  tokens of all sequences      S  sequences
+Q  tokens of a chunk            N  chunks of all sequences together
+
+`cu` are cumulative lengths (S+1,): sequence s has the tokens cu[s] to cu[s + 1] - 1.
 """
 
 from collections.abc import Callable
@@ -14,8 +17,8 @@ States = tuple[Tensor, ...]
 
 
 def boundaries(tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, *shape: int) -> Tensor:
-    """Return cumulative lengths (S+1,) int64 on the CPU, of one sequence of T tokens by default;
-    `state` is (S, *shape).
+    """Return the cumulative lengths (S+1,) int64 on the CPU; without `cu_seqlens` those of one
+    sequence. Check them, and that `state` is (S, *shape).
     """
     cu = (
         torch.tensor([0, tokens])
@@ -62,11 +65,11 @@ def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
 
 
 class Grid:
-    """The chunks (N, Q, ...) of packed tensors (T, ...) with cu (S+1,) int64 on the CPU; holes fill
-    each sequence's last chunk.
+    """Turns packed tensors (T, ...) into chunks (N, Q, ...) and back. Each sequence starts a new
+    chunk, and holes fill its last one. `cu` is int64 on the CPU.
 
-    Q is `chunk`, a power of two, or a smaller one that holds the longest sequence, to avoid padding
-    short texts.
+    Q is `chunk`, a power of two; or, to avoid padding short texts, a smaller power of two that
+    holds the longest sequence.
     """
 
     def __init__(self, cu: Tensor, chunk: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -95,11 +98,12 @@ class Grid:
     def carry(
         self, start: States, advance: Callable[[Tensor, States], States]
     ) -> tuple[States, States]:
-        """Return the states before each chunk (N, ...) and after each sequence (S, ...), from those
-        at the start (S, ...).
+        """Run a recurrence over the chunks. From the states before the sequences, `start` (S, ...),
+        return the states before each chunk (N, ...) and after each sequence (S, ...).
 
-        All sequences advance together, one chunk per turn, longest first. `advance` maps the
-        indices (K,) of some chunks and the states before them (K, ...) to the states after them.
+        All sequences advance together, one chunk per turn; the longest sequences are first, so that
+        those that still have a chunk are always the first few. `advance` maps the indices of some
+        chunks and the states before them to the states after them.
         """
         counts = self.first.diff()
         order = counts.argsort(descending=True, stable=True)

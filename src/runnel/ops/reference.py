@@ -1,7 +1,8 @@
 """Every operator as a loop over time, without options: the definitions that all other
 implementations are tested against.
 
-T tokens, S sequences; the other letters are in the package of each operator.
+T  tokens      S  sequences      The other letters are in the `__init__.py` of each operator's
+folder, with the equations. `step` of each function is one step of these.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +24,15 @@ def _over_time(
     shapes: Sequence[tuple[int, ...]],
     state: Sequence[Tensor] | None,
 ) -> tuple[Tensor, ...]:
-    """Run a recurrence token by token; return y (T, ...), for which `y` only gives shape and dtype,
-    and the states (S, *shape).
+    """Run a recurrence token by token; return the outputs (T, ...) and the states (S, *shape).
 
-    `step` maps a token and the states before it to its row of y and the states after it; `state`
-    None: zeros.
+    Args:
+        step: maps the index of a token and the states before it to the token's output and the
+            states after it.
+        cu: (S+1,).
+        y: gives only the shape and dtype of the outputs.
+        shapes: of one sequence's states.
+        state: the states to start from; None: zeros.
     """
     dtype = accumulation_dtype(y)
     rows = []
@@ -153,15 +158,15 @@ def ssd_reference(
     dtype = accumulation_dtype(x)
     per_group = x.shape[1] // B.shape[1]
 
-    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+    def step(t: int, M: Tensor) -> tuple[Tensor, Tensor]:
         size = dt[t].to(dtype)
         value = x[t].to(dtype)
         # (H, N)
         key, query = (part[t].to(dtype).repeat_interleave(per_group, dim=0) for part in (B, C))
         decay = torch.exp(size * A.to(dtype))
-        S = decay[:, None, None] * S + (size[:, None] * value)[:, :, None] * key[:, None, :]
-        y = (S * query[:, None, :]).sum(2)
-        return y if D is None else y + D.to(dtype)[:, None] * value, S
+        M = decay[:, None, None] * M + (size[:, None] * value)[:, :, None] * key[:, None, :]
+        y = (M * query[:, None, :]).sum(2)
+        return y if D is None else y + D.to(dtype)[:, None] * value, M
 
     y, end = _over_time(
         step, cu, x, [(*x.shape[1:], B.shape[2])], None if state is None else [state]
@@ -185,20 +190,20 @@ def trapezoid_reference(
     size = v.shape[3]
 
     def step(
-        t: int, S: Tensor, key: Tensor, value: Tensor
+        t: int, M: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         size, share, rate = (x[t].to(dtype)[:, None, None] for x in (dt, trap, A))
         decay = torch.exp(size * rate)
-        S = decay * S + (1 - share) * size * decay * (value.transpose(1, 2) @ key)
+        M = decay * M + (1 - share) * size * decay * (value.transpose(1, 2) @ key)
         key = k[t].to(dtype)
         value = v[t].to(dtype)
-        S = S + share * size * (value.transpose(1, 2) @ key)
-        return q[t].to(dtype) @ S.transpose(1, 2), S, key, value
+        M = M + share * size * (value.transpose(1, 2) @ key)
+        return q[t].to(dtype) @ M.transpose(1, 2), M, key, value
 
-    y, S, key, value = _over_time(
+    y, M, key, value = _over_time(
         step, cu, v, [(heads, size, width), (heads, rank, width), (heads, rank, size)], state
     )
-    return y, (S, key, value)
+    return y, (M, key, value)
 
 
 def wkv7_reference(
@@ -214,15 +219,15 @@ def wkv7_reference(
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(v)
 
-    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+    def step(t: int, M: Tensor) -> tuple[Tensor, Tensor]:
         query, log_decay, key, value, away, back = (x[t].to(dtype) for x in (r, w, k, v, a, b))
-        removed = (away[:, :, None] * S).sum(1)  # (H, V), from the state before its decay
-        S = (
-            torch.exp(log_decay)[:, :, None] * S
+        removed = (away[:, :, None] * M).sum(1)  # (H, V), from the state before its decay
+        M = (
+            torch.exp(log_decay)[:, :, None] * M
             + back[:, :, None] * removed[:, None]
             + key[:, :, None] * value[:, None]
         )
-        return (query[:, :, None] * S).sum(1), S
+        return (query[:, :, None] * M).sum(1), M
 
     o, end = _over_time(
         step, cu, v, [(*k.shape[1:], v.shape[2])], None if state is None else [state]

@@ -254,8 +254,8 @@ def multiply_panel(
     sums: Pointer,
     sums_row: int,
 ) -> None:
-    """Compute `strided_product` of a panel of weights for `rows` rows, rounded up to TILE_ROWS; the
-    words of a row of `left` are neighbors, and so are rows of `right`.
+    """Run `strided_product` on a panel of weights for `rows` rows, rounded up to TILE_ROWS. The
+    words of a row of `left` are neighbors; rows of `right` follow each other.
     """
     for r in range(0, rows, TILE_ROWS):
         tile = shift(sums, r * sums_row)
@@ -263,7 +263,8 @@ def multiply_panel(
         strided_product(kind, tile, sums_row, factor, row, left_row, 1, right, TILE_COLUMNS, depth)
 
 
-# The zero elements of a square left side of a product; they are skipped, tile by tile.
+# Which elements of a square left side of a product are not zero: all, those up to the diagonal, or
+# those from the diagonal on. Tiles of zeros are skipped.
 FULL, LOWER, UPPER = 0, 1, 2
 
 
@@ -312,14 +313,14 @@ def place_in_pool(pool: Array, row: int, layer: int, index: int) -> Pointer:
 
 @njit(**SERIAL)
 def load_up_to(base: Pointer, offset: int, count: int) -> Vector:
-    """Return `load`, of no more than `count` numbers."""
+    """Load a vector, but read no more than `count` numbers; the others are zero."""
     return load(base, offset) if count >= LANES else load_some(base, offset, count)
 
 
 @njit(**SERIAL)
 def store_up_to(base: Pointer, offset: int, x: Vector, count: int) -> None:
-    """Run `store`, of no more than `count` numbers: a masked store of bf16 takes many times as
-    long.
+    """Store a vector, but write no more than `count` numbers. (A masked store of bf16 takes many
+    times as long as `store`, so it is used only where it must be.)
     """
     if count >= LANES:
         store(base, offset, x)
@@ -338,8 +339,8 @@ def copy_row(source: Pointer, width: int, out: Pointer) -> None:
 def read_rows(
     line: Array, distance: int, t: int, count: int, rows: int, column: int, width: int, out: Array
 ) -> None:
-    """Copy `width` numbers of `count` `FlatRows`, from row `t` and `column` on, as fp32; then
-    zeros, `rows` rows in all.
+    """Copy a part of `FlatRows` to `out` as fp32: of `count` rows from row `t` on, `width` numbers
+    from `column` on. Then write zeros, up to `rows` rows in all.
     """
     for j in range(count):
         at = (t + j) * distance + column

@@ -1,6 +1,6 @@
 """Shared launch code of all Triton kernels. Does not import Triton.
 
-T tokens, S sequences, N chunks of all sequences together.
+T  tokens      S  sequences      N  chunks of all sequences together
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
 
 
 def rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return a tensor (T, ...) with contiguous rows, and the distance between rows in elements.
-
-    Columns of a wider matrix are not copied.
+    """Return a tensor (T, ...) with contiguous rows, and the distance between rows in elements. A
+    tensor that is some columns of a wider matrix is not copied.
     """
     if tensor.numel() and not tensor[0].is_contiguous():
         tensor = tensor.contiguous()
@@ -107,8 +106,8 @@ def without_empty(cu: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Remove empty sequences, which flash-linear-attention does not support, from cu (S+1,) on the
     CPU and a state (S, ...).
 
-    Return the remaining sequences (R,), on the CPU, their cumulative lengths (R+1,), and their
-    state.
+    Return the indices of the sequences that remain, on the CPU, their cumulative lengths, and their
+    states.
     """
     left = cu.diff().nonzero().squeeze(1)
     if left.numel() == cu.numel() - 1:

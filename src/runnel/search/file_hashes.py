@@ -1,5 +1,5 @@
-"""Hashes of files that are read again and again: a file whose size and times are the same is not
-read for its hash.
+"""Hashes of files that are looked at again and again. A file whose size and times have not changed
+keeps its hash, and is not read.
 """
 
 import hashlib
@@ -12,7 +12,8 @@ from pathlib import Path
 from runnel.files import write
 
 _FORMAT = 1
-# the coarsest clock of a file system: a file may change twice within it, with one time
+# The longest time, in nanoseconds, in which a file can change twice and get the same time of
+# change: the coarsest clock of a file system has ticks of two seconds.
 _TICK_NS = 2_000_000_000
 
 
@@ -23,13 +24,14 @@ class FileHashes:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        # size, times of change of content and of status, SHA-256
+        # by path: size, times of change of content and of status, SHA-256
         self._entries: dict[str, tuple[int, int, int, str]] = {}
         # SHA-256 of each file asked for since this object was made, by path
         self.current: dict[str, str] = {}
-        # of each file that could not be read in full, and need not be tried again
+        # By path, the SHA-256 of content that could not be read in full. Callers fill it, and do
+        # not try a file again while its content is the same.
         self.failures: dict[str, str] = {}
-        self._text = ""  # of the file
+        self._text = ""  # the content of the file at `path`, which `save` compares
         # a damaged file counts as missing
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             self._text = path.read_text(encoding="utf-8") if path is not None else "{}"
@@ -39,8 +41,8 @@ class FileHashes:
                 self.failures = dict(stored["failures"])
 
     def sha256(self, file: Path) -> str:
-        """Return the SHA-256 of a file's content; of a pipe, a socket or a device, which are not
-        read, the same word.
+        """Return the SHA-256 of a file's content. For a pipe, a socket or a device, which are never
+        read, return "special".
         """
         name = str(file)
         status = file.stat()
@@ -54,7 +56,8 @@ class FileHashes:
             with file.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             self._entries.pop(name, None)
-            # otherwise the next change might not show
+            # A file that has changed just now is read again next time: a second change within the
+            # same tick of the clock would not show in its times.
             if max(signature[1:]) + _TICK_NS < time.time_ns():
                 self._entries[name] = (*signature, digest)
         self.current[name] = digest

@@ -30,10 +30,11 @@ _WORD = (
     "\u0410-\u044f\u3041-\u3096\u30a1-\u30fa\uac00-\ud7a3"
 )
 _IDEOGRAPH = "\u4e00-\u9fff"
-_STABLE = "A-Za-z0-9" + _IDEOGRAPH  # no decomposition at all, so no mark can appear between a and b
+# Characters without a decomposition: no mark can appear between a and b.
+_STABLE = "A-Za-z0-9" + _IDEOGRAPH
 # ends of clauses; no apostrophes, because contractions contain them
 _CLOSING = r".,;:!?)\]}%" + '"'
-# ASCII without ' _ ` and the common CJK marks.
+# Punctuation: that of ASCII except ' _ ` and the common Chinese and Japanese marks.
 _PUNCT = r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 
 _SPACE = "space"  # a cut before a space
@@ -103,7 +104,7 @@ def adds_space(spec: Spec) -> bool:
 
 
 def _steps(part: Spec | None) -> list[Spec]:
-    """Return a normalizer or pre-tokenizer as a list of what it does, without sequences."""
+    """Return the steps of a normalizer or pre-tokenizer as a flat list, without sequences."""
     if part is None or part["type"] != "Sequence":
         return [part] if part else []
     return [
@@ -114,7 +115,9 @@ def _steps(part: Spec | None) -> list[Spec]:
 
 
 def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
-    """Return the kinds of cuts that survive the normalizer, and what it turns a space into."""
+    """Return the kinds of cuts that survive the normalizer, and the text that it replaces a space
+    with.
+    """
     kinds = _BOTH
     space = " "
     for part in _steps(spec.get("normalizer")):
@@ -136,7 +139,9 @@ def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
 
 
 def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return (kinds where this pre-tokenizer always splits, kinds that it leaves to the others)."""
+    """Return the kinds of cuts where this pre-tokenizer always splits, and the kinds for which
+    other pre-tokenizers decide.
+    """
     kind = part["type"]
     if kind == "Metaspace":
         split = part.get("split", True) and part.get("replacement", "\u2581") == "\u2581"

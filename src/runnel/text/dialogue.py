@@ -1,12 +1,12 @@
-"""What a language model is asked about a document, and the plain dialogue in which a local model
-reads it.
+"""The prompts with which a language model is asked about a document, and the plain dialogue in
+which a local model reads them.
 
 One place for both sides: `lab qa` asks with these texts, and `lab train` teaches a recurrent model
 to reply to them.
 
-Source: paper E, sections 5.4 and 7.3, and the authors' code, for reasons before the answer and for
-    its length.
-Differs: the wording is our own. A model that is trained to reply writes no reasons.
+Paper E, sections 5.4 and 7.3 (docs/papers.md), and its authors' code ask for reasons before the
+answer, and for an answer of a certain length; the wording here is our own. A model that is trained
+to reply writes no reasons.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content":
 AnswerType = Literal["sentence", "paragraph"]
 """How long an answer a language model is asked for."""
 
-GAP = "[...]"  # between excerpts that are not neighbors
+GAP = "[...]"  # stands for the text between two excerpts
 ANSWER = "ANSWER:"
 _LENGTHS: dict[AnswerType, str] = {
     "sentence": "one short sentence",
@@ -98,7 +98,7 @@ def ask_copies(question: str, text: str) -> list[Message]:
     """Ask for the sentences of a text that help to answer a question; the reply is these sentences,
     one in a line.
 
-    Source: paper E, section 7.3, generative retrieval.
+    Source: paper E, section 7.3, generative retrieval (docs/papers.md).
     """
     return messages(_READER, _COPY.format(question=question.strip(), text=text.strip()))
 
@@ -114,13 +114,13 @@ def copies_reply(sentences: Iterable[str]) -> str:
 
 
 def messages(system: str, user: str) -> list[Message]:
-    """Return a system message and a user's."""
+    """Return a system message and a user's message."""
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def dialogue(asked: Iterable[Message]) -> str:
-    """Return messages as a local model reads them, which writes what follows: "User: ...", then
-    "Assistant:".
+    """Return messages as one text for a local model, "User: ..." and at its end "Assistant:", after
+    which the model writes its reply.
     """
     contents = "\n\n".join(message["content"].strip() for message in asked)
     return f"User: {contents}\n\nAssistant:"

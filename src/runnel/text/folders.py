@@ -1,14 +1,15 @@
 """Find the files below folders, as git and ripgrep do: rules of .gitignore files are obeyed, hidden
-names are skipped.
+names are skipped. In this order: globs (`Glob`), what to read (`Selection`, `Root`), and the walk
+through folders (`find_files`).
 
 A file that is named is always read, and a folder that is named is always walked, even if a rule
 ignores it.
 
 A glob without a slash, except at its end, is compared with names at any depth, another one with
-paths below the folder that the glob belongs to. The regular expressions are our own because those
-of pathspec 1.1 disagree with git about `!*` followed by `build/` and about classes such as
-`[[:alpha:]]`, and take a minute to compare `*a*a*a*a*a*ab` with a name of 100 letters. Differs from
-git, which compares bytes: `?` and `[...]` stand for a character.
+paths below the folder that the glob belongs to. The regular expressions are our own. Those of
+pathspec 1.1 disagree with git about `!*` followed by `build/` and about classes such as
+`[[:alpha:]]`, and take a minute to compare `*a*a*a*a*a*ab` with a name of 100 letters. Here `?` and
+`[...]` stand for a character; in git, which compares bytes, for a byte.
 """
 
 from __future__ import annotations
@@ -49,14 +50,15 @@ _NAMED = {
 class Glob:
     """A line of a .gitignore file."""
 
-    regex: re.Pattern[str]  # of a name, or of a path below the folder that the glob belongs to
-    negated: bool  # a match takes back an earlier one
+    # matches a name, or a path below the folder that the glob belongs to
+    regex: re.Pattern[str]
+    negated: bool  # "!": a path that matches is not ignored, whatever earlier globs say
     of_names: bool
     only_folders: bool
 
     def matches(self, path: str, *, folder: bool) -> bool:
-        """Return whether this very path matches, with "/" between its names; the folders above it
-        are not looked at.
+        """Return whether the path itself matches, with "/" between its names; the folders above it
+        are not compared.
         """
         if self.only_folders and not folder:
             return False
@@ -114,10 +116,10 @@ def _regex(text: str, of_names: bool) -> re.Pattern[str] | None:
 
 
 def _name_regex(name: str) -> str | None:
-    """Translate one name. Between two stars the first match is enough, so nothing is tried twice:
-    hence the atomic groups.
+    """Translate a glob of one name. For the text between two stars the first match is enough, so
+    atomic groups keep the regular expression from trying others.
     """
-    pieces = [""]  # between stars
+    pieces = [""]  # the parts between stars
     at = 0
     while at < len(name):
         character = name[at]
@@ -155,7 +157,7 @@ def _class_regex(inside: str) -> str | None:
             if name not in _NAMED:
                 return None
             items += _NAMED[name]
-        elif not last or first[-1] > last[-1]:  # of [z-a] git compares z
+        elif not last or first[-1] > last[-1]:  # git takes [z-a] as [z]
             items += _in_class(first)
         else:
             items += f"{_in_class(first)}-{_in_class(last)}"
@@ -163,16 +165,18 @@ def _class_regex(inside: str) -> str | None:
 
 
 def _in_class(character: str) -> str:
-    """Return a character, which may be escaped, as it is written in a class of ours."""
+    """Return a character of a glob's class, which may be escaped, as it is written in a class of a
+    regular expression.
+    """
     sign = character[-1]
     return f"\\{sign}" if sign.isascii() and not sign.isalnum() else sign
 
 
-_INDEX = {"commits.lance", "documents.lance"}  # what an index of runnel has at least
+_INDEX = {"commits.lance", "documents.lance"}  # the folders that every index of runnel has
 _SHOWN = 3  # names in one message
 
 OnError = Callable[[OSError], None]  # called with an error that names the folder or file
-# yields all of a list of files, for example to show the number of the one that is read
+# yields the items of a list; it may show the number of the file that is being read
 Through = Callable[[Sequence[Any]], Iterable[Any]]
 
 
@@ -253,21 +257,23 @@ class Root:
 
 
 class _Rules(NamedTuple):
-    """The globs of one file, and the folder that their paths are relative to. Those of an .ignore
-    file hold in all repositories, and over those of git, as in ripgrep.
+    """The globs of one file, and the folder that their paths are relative to. The rules of an
+    .ignore file also hold in repositories inside the folder, and take precedence over git's rules,
+    as in ripgrep.
     """
 
     folder: str
     globs: tuple[Glob, ...]
-    own: bool = False  # of an .ignore file
+    own: bool = False  # whether the file is an .ignore file
 
 
 class _Folder(NamedTuple):
     shown: Path  # as the user names it
-    path: str  # absolute
+    path: str  # the absolute path
     below: str  # the path below the root, with a slash at the end; "" for the root
     rules: tuple[_Rules, ...]
-    pending: tuple[tuple[Glob, ...], ...]  # of each list, a file in the folder must still match one
+    # lists of globs: a file in the folder must still match one glob of each list
+    pending: tuple[tuple[Glob, ...], ...]
 
 
 def find_files(
@@ -334,7 +340,7 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
                 f" runnel search --in {folder.shown}"
             )
         rules = folder.rules
-        # a repository inside another one has only its own rules
+        # A repository inside another one has only its own rules.
         if selection.ignore_files and ".git" in names:
             rules = (*_exclude_file(folder.path, on_error), *(r for r in rules if r.own))
         if selection.ignore_files and names & {".gitignore", ".ignore"}:
@@ -400,7 +406,7 @@ def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
 
 
 def _with_rules_of(rules: tuple[_Rules, ...], folder: str, on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules with those of the two files of a folder."""
+    """Return the rules, and those of a folder's .gitignore and .ignore."""
     own = _read_rules(folder, Path(folder, ".ignore"), on_error)
     git = _read_rules(folder, Path(folder, ".gitignore"), on_error)
     return (*rules, *git, *(file._replace(own=True) for file in own))

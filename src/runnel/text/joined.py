@@ -1,15 +1,15 @@
-"""Documents as the authors of paper E joined them: their models, whose unit is "clauses", have seen
-no other text.
+"""Rewrite a document as the authors of paper E (docs/papers.md) did in training. Their models,
+whose unit is "clauses", have seen no other text.
 
-Sentences follow each other without whitespace ("quality.Uh, I just"). Of a line of more than 50
-words inside a clause, each 50 words follow the ones before them without whitespace, and one space
-separates the others. Whitespace around the document is omitted. All else stays, also the whitespace
-after a comma, a semicolon or a heading.
+Sentences follow each other without whitespace ("quality.Uh, I just"). A line of more than 50 words
+inside a clause is cut every 50 words: the pieces follow each other without whitespace, and one
+space separates the words of a piece. Whitespace around the document is omitted. Everything else
+stays, also the whitespace after a comma, a semicolon or a heading.
 
-Source: https://github.com/MambaRetriever/MambaRetriever (document_tokenization.py).
-Differs: where a full stop ends a sentence is decided as everywhere in runnel, not by nltk (which
-    also ends one after the number of a list item); pieces of 1,000 characters and more stay. In six
-    novels 99.9 % of the whitespace becomes the same, in two government reports 98.4 %.
+Source: https://github.com/MambaRetriever/MambaRetriever (document_tokenization.py). Two things
+differ from that code. Where a full stop ends a sentence is decided as everywhere in runnel, not by
+nltk, which also ends one after the number of a list item. And pieces of 1,000 characters and more
+stay. In six novels 99.9 % of the whitespace becomes the same, in two government reports 98.4 %.
 """
 
 import re
@@ -19,7 +19,7 @@ import numpy as np
 
 from runnel.text.sentences import Unit, split_sentences
 
-MOST_WORDS = 50  # of a line in a clause, which stays as it is
+MOST_WORDS = 50  # a line with no more words in a clause stays as it is
 # nltk ends no sentence after other quotation marks than these, and one after every ? and !
 _SENTENCE_END = re.compile(r"[.?!][\"')\]}]*(\s+)\Z")
 _ASKED = re.compile(r"[?!][\"')\]}]*\s+")

@@ -5,7 +5,9 @@ A block is a paragraph, a list item, or a line of its own: the sentences between
 end a block. There are many sentences, so characters are looked at in arrays, and only short blocks
 in turn.
 
-    S  sentences of a text   B  its blocks
+    S  sentences of a text
+
+`sentence_kinds` does it in four steps, numbered in its body.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
 TITLES = QUESTION, HEADING
 
 _PIECE = 1 << 16  # characters that are looked at together
-_BLOCK_CHARS = 400  # a longer block is text ...
+_BLOCK_CHARS = 400  # a block with more characters is text
 _INTRODUCTION_WORDS = 3
 _LINES = (None, "paragraph", "line")  # kinds of blocks that may be short lines
 _LINE_CHARS = 80
-_NESTED = 4  # headings that may follow each other
-_BLOCK_SENTENCES = 4  # ... and so is one of more sentences
+_NESTED = 4  # the most headings that may follow each other
+_BLOCK_SENTENCES = 4  # a block with more sentences is text
 _SPACES = np.array(
     [
         *range(33),
@@ -93,7 +95,7 @@ _LEADERS = re.compile(
 )
 # characters between the end of a row and the next row, at most: its title may be wrapped
 _LEADERS_APART = 160
-_ROWS = 3  # of contents, of page numbers, of running heads: at least
+_ROWS = 3  # the fewest rows of a table of contents, page numbers, and repeats of a running head
 _NUMBER_CHARS = 16
 _HEAD_CHARS = 120  # of a running head; a title with its number and page may have twice as many
 _NUMBERING = re.compile(
@@ -118,11 +120,13 @@ def sentence_kinds(
 ) -> np.ndarray:
     """Return the kind of each sentence, (S,) uint8.
 
-    QUESTION: it asks, and is a heading, a block of its own, or a block's end or begin that reads
-        like the title of an answer.
-    HEADING: as `is_title`. ASIDE: a line of a table of contents, a running head, a page number, a
-        rule. INTRODUCED: an item, or a short line below a short line, after text that ends with a
-        colon: the last sentence before it that is not INTRODUCED. TEXT: all others.
+    QUESTION: a question that is a heading, a block of its own, or the first or last sentence of a
+        block and reads like the title of an answer.
+    HEADING: see `is_title`.
+    ASIDE: a line of a table of contents, a running head, a page number, or a rule.
+    INTRODUCED: a list item, or a short line below a short line, after text that ends with a colon.
+        That text is the last sentence before it that is not INTRODUCED.
+    TEXT: all other sentences.
 
     Args:
         spans: (S, 2) of the sentences, which tile the text.
@@ -139,7 +143,7 @@ def sentence_kinds(
     for block in blocks:
         kinds[block.first : block.last] = _titles(text, lines, block, kind_at)
     kinds[_listed(blocks, kinds)] = TEXT
-    # 3. Asides, which show only next to other blocks.
+    # 3. Asides, which can be recognized only by their neighbors.
     for first, last in (
         *_page_numbers(blocks),
         *_leader_rows(text, lines),
@@ -148,7 +152,7 @@ def sentence_kinds(
         kinds[first:last] = ASIDE
     for block in _repeated_titles(blocks, kinds):
         kinds[block.first : block.last] = ASIDE
-    # 4. What text introduces.
+    # 4. Items and lines that a text introduces.
     for block in _introduced(text, lines, blocks, kinds):
         kinds[block.first : block.last] = INTRODUCED
     return kinds
@@ -163,7 +167,8 @@ class _Lines:
 
     starts: np.ndarray
     ends: np.ndarray
-    # line ends before it, many at the start of the text; a paragraph's end counts twice
+    # the number of line ends before the sentence; the end of a paragraph counts twice, and the
+    # start of the text many times
     before: np.ndarray
     after: np.ndarray
     ended: np.ndarray  # bool: it ends like a sentence
@@ -211,10 +216,10 @@ def _are(codes: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 
 class _Block(NamedTuple):
-    first: int  # sentence
-    last: int  # the sentence after its last
-    words: str  # "" if it is long
-    kind: str | None  # of the document's block
+    first: int  # its first sentence
+    last: int  # the sentence after its last one
+    words: str  # its text; "" if it is long
+    kind: str | None  # the kind of the document's block that it is in
 
 
 def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> Iterator[_Block]:
@@ -232,8 +237,8 @@ def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> I
 def _titles(
     text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], str | None]
 ) -> int | list[int]:
-    """Return the kind of each sentence of a block, or one kind for all of them; of the asides only
-    tables of contents that the document's reader has marked.
+    """Return the kind of each sentence of a block, or one kind for all of them. Of the asides it
+    finds only tables of contents that the document's reader has marked.
     """
     first, last, words, kind = block
     if kind == CONTENTS:
@@ -269,7 +274,7 @@ def _titles(
 
 
 def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
-    # it goes on, or begins, with other text
+    # The document's heading has other text before or after this block.
     if not kind_at(start) == kind_at(end - 1) == "heading":
         return TEXT
     return QUESTION if _asks(text[start:end]) else HEADING
@@ -286,8 +291,8 @@ def _is_heading(words: str, kind: str | None) -> bool:
 
 
 def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
-    """Return the sentences that look like headings but are a list or a table: others follow, more
-    than headings are nested.
+    """Return the sentences that look like headings but are lines of a list or a table: so many
+    follow each other as headings never do.
     """
     titles = [
         block.last == block.first + 1 and block.kind != "heading" and kinds[block.first] == HEADING
@@ -330,8 +335,8 @@ def _introduced(
     text: str, lines: _Lines, blocks: list[_Block], kinds: np.ndarray
 ) -> Iterator[_Block]:
     """Yield the items, and the short lines, below text that ends with a colon."""
-    introduced = False  # the block before ends with a colon, or is introduced
-    short = False  # what introduces is a short line
+    introduced = False  # whether the block before ends with a colon, or is introduced
+    short = False  # whether the introducing text is a short line
     for block in blocks:
         plain = bool((kinds[block.first : block.last] == TEXT).all())
         is_item = block.kind == "item" or _BEGINS.match(text, lines.starts[block.first]) is not None
@@ -351,8 +356,8 @@ def _introduced(
 
 
 def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
-    """Yield rules, and numbers that stand alone and count pages: three of them at least, because
-    a single number may be an answer.
+    """Yield the sentences that are rules, or numbers that stand alone and count pages. There must
+    be three such numbers at least, because a single number may be an answer.
     """
     numbers: list[tuple[int, int]] = []
     for block in blocks:
@@ -383,10 +388,10 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
 
 
 def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
-    """Yield the sentences of rows with dots before a page number, of which three follow each other,
-    their pages in order.
+    """Yield the sentences of rows with dots before a page number, if three or more such rows follow
+    each other with their pages in order.
     """
-    run: list[tuple[int, int, int]] = []  # begin, end, page
+    run: list[tuple[int, int, int]] = []  # first sentence, sentence after the last, page
     for row in _DOTTED.finditer(text):
         match = _LEADERS.search(row[0])
         if match is None:
@@ -422,15 +427,16 @@ def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[t
 
 
 def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
-    """Return runs of three short blocks or more that are headings or questions further down, in
-    this order and further apart.
+    """Return the tables of contents: runs of three or more short blocks whose texts are headings or
+    questions further down, in the same order and further apart.
     """
     seen = [block for block in blocks if kinds[block.first] != ASIDE]
     keys = []
     for block in seen:
         title = " ".join(block.words.split()) if len(block.words) <= _HEAD_CHARS * 2 else ""
         keys.append(_NUMBERING.sub("", title.casefold().strip("\"'\u201c\u201d.:#*"), count=1))
-    places: dict[str, list[int]] = defaultdict(list)  # of headings and questions
+    # by text, the blocks that are headings or questions with this text
+    places: dict[str, list[int]] = defaultdict(list)
     for place, (block, key) in enumerate(zip(seen, keys, strict=True)):
         if key and kinds[block.first] in (QUESTION, HEADING):
             places[key].append(place)
@@ -466,7 +472,8 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
         for place in range(len(keys))
         if contents and (page := _LAST_PAGE.search(keys[place]))
     }
-    # titles that differ a little, between others with pages
+    # Blocks between two parts of the contents, with page numbers, are contents too: their titles
+    # differ a little from the headings.
     for before, after in pairwise(contents):
         between = [pages.get(place, -1) for place in range(before, after + 1)]
         if 1 < after - before <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):

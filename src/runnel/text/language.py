@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 
-LETTERS = 2000  # of the beginning of a text
+LETTERS = 2000  # letters from the beginning of a text that are looked at
 _SAMPLE = 20_000  # characters that are searched for these letters
-_LEAST_WORDS = 5  # frequent ones that tell a language ...
-_LEAST_SHARE = 0.1  # ... which share of all words ...
-_MARGIN = 1.5  # ... and how many times as many as of English
+# A text is in a language other than English if it has at least 5 of that language's frequent words,
+# if they are a tenth of its words, and if they are 1.5 times as many as frequent English words.
+_LEAST_WORDS = 5
+_LEAST_SHARE = 0.1
+_MARGIN = 1.5
 _WORDS = {
     language: frozenset(words.split())
     for language, words in {

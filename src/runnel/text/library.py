@@ -1,4 +1,4 @@
-"""Tokenizers of the tokenizers library: any `tokenizer.json` to ids with character offsets."""
+"""Tokenizers of the tokenizers library: any `tokenizer.json` makes ids with character offsets."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from runnel.text.tokenizer import (
     skip_spaces,
 )
 
-# per call of the library: small enough to save memory, long enough to hide the overhead
+# Characters of one call of the library: few enough to save memory, enough to hide the call's
+# overhead.
 _PIECE_CHARS = 1 << 14
 
 
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the tokenizers library (tokenizer.json).
 
-    `encode`, `encode_batch`, `encode_pieces` and streams give the ids and offsets of one call of
-    the library on the whole text. Long texts are cut only where `cuts.cut_pattern` shows it to be
-    safe. Memory is in proportion to the longest stretch between two cuts; a tokenizer whose
-    pipeline is not recognized has none.
+    `encode`, `encode_batch`, `encode_pieces` and streams give the ids and offsets that one call of
+    the library on the whole text gives. Long texts are cut only where `cuts.cut_pattern` shows it
+    to be safe. Memory grows with the longest stretch between two cuts; a tokenizer whose pipeline
+    is not recognized encodes every text whole.
 
     The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram
     vocabularies have "</s>" as a piece) give the unknown token instead. Some treat the start of a
@@ -184,7 +185,7 @@ class LibraryTokenizer(Tokenizer):
         if not context:
             return True
         cut = None if self._cuts is None else self._cuts.match(context + text)
-        # else tokens could cross it
+        # otherwise tokens could cross the cut
         return cut is not None and cut.end() == len(context)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -195,7 +196,7 @@ class LibraryTokenizer(Tokenizer):
             return self.encode(text)
         encoded = self._encode_parts(["x" + text], [0], [-1])[0]
         first = int(np.count_nonzero(encoded.starts < 0))
-        # the text's start merged with the text before it
+        # a token has characters of the context and of the text
         if first and encoded.ends[:first].max() > 0:
             return self.encode(text)
         return Encoded(encoded.ids[first:], encoded.starts[first:], encoded.ends[first:])

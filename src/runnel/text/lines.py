@@ -34,9 +34,11 @@ class Lines:
     """The lines of an open file, plain or packed, with their line ends. They can be read once,
     which closes the file.
 
-    The encoding None means: as the byte order mark says, else UTF-8; after the first line,
-    `self.encoding` has it. `before` returns the number of lines before `file`, if that is part of a
-    larger file. `advice`: what to do about text in another encoding.
+    Args:
+        encoding: None: the one that the byte order mark says, or without one UTF-8. After the first
+            line, `self.encoding` has it.
+        before: returns the number of lines before `file`, if that is a part of a larger file.
+        advice: for the error about text in another encoding.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Lines:
             ) from error
 
     def _problem(self, error: Exception) -> tuple[str, str]:
-        """Return what is wrong with the file, and what to do."""
+        """Return the problem with the file, and advice, in words."""
         if isinstance(error, DAMAGED):
             return "is damaged or incomplete", f"{describe(error)}; download it again"
         if not isinstance(error, UnicodeError):

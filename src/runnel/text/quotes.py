@@ -33,8 +33,10 @@ from runnel.checks import expect_text
 from runnel.errors import InputError
 
 LONGEST_QUOTE = 20_000  # characters: bounds the time to compare the words of a quote with a stretch
-_WORK = 1 << 29  # letters to compare where only the gaps differ: one or two seconds, ...
-_CALL = 1 << 12  # ... with this many for each place, so that many short comparisons count too
+# The most letters to compare at places where only the gaps differ: one or two seconds. Each place
+# counts as `_CALL` letters more, so that many short comparisons are limited too.
+_WORK = 1 << 29
+_CALL = 1 << 12
 
 _NONE, _SPACE, _DASH, _LINE_END = range(4)  # kinds of gap
 _AGREE = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 1]], dtype=bool)
@@ -82,7 +84,7 @@ class Verification:
 
     @property
     def word_for_word(self) -> bool:
-        """Whether the text has all words of the quote, in order and without others between them."""
+        """Whether the text has all words of the quote in order, without others between them."""
         return self.match in ("exact", "normalized")
 
 
@@ -132,7 +134,7 @@ def verify_quote(quote: str, text: str) -> Verification:
         key=lambda verification: verification.similarity,
         default=Verification("absent", (), 0.0),
     )
-    # Without changes: an accent away, after a character that is not shown.
+    # A stretch without changes can be near but not equal: an accent after an invisible character.
     changed = nearest.similarity >= _NEAR and any(place.changes for place in nearest.places)
     return nearest if changed else Verification("absent", (), nearest.similarity)
 
@@ -150,8 +152,8 @@ def _equal_words(stretch: str, other: str) -> bool:
 @dataclass(frozen=True, eq=False)
 class _Letters:
     folded: str
-    origin: np.ndarray  # (S,) int64, the character of the text that each comes from
-    first: np.ndarray  # (S,) bool, whether it is the first letter of that character
+    origin: np.ndarray  # (S,) int64, the character of the text that each letter comes from
+    first: np.ndarray  # (S,) bool, whether a letter is the first one of its character
     gaps: np.ndarray  # (S,) uint8, the kind of gap before each letter
 
 
@@ -191,7 +193,7 @@ def _fold(character: str, fold_case: bool) -> tuple[int, str]:
     letters = unicodedata.normalize("NFKD", _MARKS.get(character, character))
     if fold_case:
         letters = unicodedata.normalize("NFKD", letters.casefold())
-    # an accent of its own, as ¨, is a space and a combining character
+    # NFKD makes a space and a combining character of an accent that stands alone, such as ¨
     letters = "".join(letters.split())
     return _LETTER if letters else _UNSEEN, letters
 
@@ -229,7 +231,7 @@ def _equal(words: str, quote: _Letters, original: str) -> Iterator[tuple[int, in
         end = at + length
         start = int(text.origin[at]) - signed
         matches = text.first[at] and (end == len(text.folded) or text.first[end])
-        # the next letter is no accent of the last one
+        # the next letter must not be an accent of the last one
         if matches and end < len(text.folded) and text.gaps[end] == _NONE:
             matches = not unicodedata.category(text.folded[end]).startswith("M")
         if signed:
@@ -256,8 +258,8 @@ def _signed(text: str) -> bool:
 # ---- the nearest stretch -------------------------------------------------------------------------
 
 _CANDIDATES = 8  # windows to align
-# the least similarity of a changed quote: below it, sentences share no more than frequent words and
-# a topic
+# The least similarity of a changed quote. Below it, sentences share no more than frequent words and
+# a topic.
 _NEAR = 0.6
 # Chinese and Japanese: no spaces
 UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
@@ -299,7 +301,7 @@ class _Tokens:
         return at, at
 
     def count(self, first: int, stop: int) -> int:
-        """Return the number of words among tokens [first, stop): all but marks."""
+        """Return the number of words among the tokens [first, stop): punctuation does not count."""
         return sum(word[:1].isalnum() for word in self.words[first:stop])
 
 
@@ -326,7 +328,7 @@ def _windows(quote: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     number = {word: i for i, word in enumerate(sorted(words))}
     ids = np.array([number.get(word, -1) for word in tokens.words], dtype=np.int64)
     counts = np.bincount(ids[ids >= 0], minlength=len(number))
-    # the last is for other words
+    # the last entry is the rarity of words that the quote does not have
     rarity = np.append(np.log((1 + len(ids)) / (1 + counts)) + 1e-9, 0.0)
     width = len(quote.words) + len(quote.words) // 4 + _AROUND
     sums = np.concatenate([[0.0], np.cumsum(rarity[ids])])
@@ -347,8 +349,8 @@ def _align(quote: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verificati
     """
     blocks: list[tuple[int, int, int]] = []
     begin, finish = first, stop
-    # the second time in the nearest stretch alone: the matcher prefers the first of several equal
-    # words
+    # Twice, the second time only in the stretch that was found: of several equal words, the matcher
+    # takes the first.
     for _ in range(2):
         matcher = SequenceMatcher(None, quote.words, tokens.words[first:stop])
         equal = [(i, first + j, size) for i, j, size in matcher.get_matching_blocks() if size]
@@ -377,8 +379,8 @@ def _align(quote: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verificati
 def _changes(
     quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]], begin: int, finish: int
 ) -> list[Change]:
-    """Return what differs between the quote and tokens [begin, finish) of the text, of which
-    `blocks` are the same.
+    """Return the changes between the quote and the tokens [begin, finish) of the text; `blocks` are
+    the tokens that are equal.
     """
 
     def change(said: tuple[int, int], says: tuple[int, int]) -> Change:
@@ -395,7 +397,7 @@ def _changes(
             changes.append(change(said, says))
     if changes:
         return changes
-    # The same words and marks: somewhere, only one of the two has a space.
+    # A change with equal words and marks: in one of the two texts they have a space between them.
     changes = [
         change((i + k, i + k + 2), (j + k, j + k + 2))
         for i, j, size in blocks

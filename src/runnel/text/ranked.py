@@ -1,5 +1,5 @@
-"""The text of a document as models read and rank it: without what only looks like text
-(`DocumentText.unread`).
+"""The text of a document as models read and rank it: without the parts that only look like text,
+such as markup (`DocumentText.unread`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RankedText:
 
     Attributes:
         source: the text of the document.
-        document: as it is ranked, with its blocks; a document that is a string stays one.
+        document: the text as it is ranked, with its blocks; for a string, a string.
         kept: where each character of the text is in `source`, ascending; None: it is the same text.
     """
 
@@ -62,8 +62,8 @@ class RankedText:
         return text_of(self.document)
 
     def origin(self, spans: np.ndarray) -> np.ndarray:
-        """Return where spans (S, 2) that tile the text are in the source, which they tile too. What
-        is unread belongs to the span before it.
+        """Return spans of the source, which tile it, for spans (any, 2) that tile the text. The
+        unread parts of the source belong to the spans before them.
         """
         if self.kept is None or not len(spans):
             return spans

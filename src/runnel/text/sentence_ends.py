@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-_NEAR = 48  # characters before a place that a pattern looks at
+_NEAR = 48  # how many characters before a place a pattern looks at
 _WORD_CHAR = re.compile(r"\S")
 _MARKER = re.compile(r"\(\w{1,4}\)")
 # Quotation marks, but no apostrophes, and none of Chinese and Japanese text, whose quotations are
@@ -45,7 +45,7 @@ _TIMES = (
     rf"(?:(?:{_MONTHS_AND_DAYS}|January|February|March|April|August|(?:Sept|Nov|Dec)ember|October"
     r"|\w+day|Eastern|Pacific|Central|Mountain|Local)\b|[A-Z]{2,4}\b)"
 )
-# abbreviations of what has a number: "Eq. 4", "Nos. (2) and (3)", "Exh. A"
+# abbreviations before a number: "Eq. 4", "Nos. (2) and (3)", "Exh. A"
 _NUMBERED = (
     r"[Ee]qs?|EQ|[Ff]igs?|[Tt]abs?|[Nn]os?|NO|[Nn]r|[Aa]rts?|[Ss]ecs?|[Ss]ects?|[Ss]ubsecs?|[Cc]hs?"
     r"|[Cc]haps?|[Vv]ols?|VOL|[Pp]ars?|[Pp]aras?|[Pp]ts?|[Cc]ls?|[Cc]ols?|[Ff]ol|[Rr]efs?|[Rr]eg"
@@ -54,20 +54,21 @@ _NUMBERED = (
     r"|[Aa]bs|[Aa]bb|[Aa]bschn|[Zz]iff|[Kk]ap|Bd|Bl|Anm|[Nn]\u00fam|[Pp]\u00e1gs?|[Pp]\u00e1rr"
     r"|[Aa]pdo|[Cc]ap|[Tt]el|[Ee]xt|[Vv]er|[Rr]ev|[Vv]"
 )
-# ... of what stands before a number or a name, in the middle of a sentence
+# abbreviations before a number or a name, in the middle of a sentence
 _BEFORE = (
     r"approx|c|ca|cca|cf|max|min|incl|excl|al|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
     r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
-# What begins a block and is no sentence of its own: a section's number, a speaker.
+# A label at the start of a block that is no sentence of its own: a section's number, a speaker.
 LABEL = (
     rf"(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\."
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chairman|Chair|Judge|Justice)"
     r"[ \t]+[A-Z][A-Z'-]{2,}\.)[ \t]+\S"
 )
-# pairs of patterns, the second first: it matches at a place, or not, and the other one before it
+# Pairs of patterns: the first must match the text before a place, the second the text after it. The
+# second one is tried first.
 _NO_END = tuple(
     (re.compile(before), re.compile(after))
     for before, after in (
@@ -83,7 +84,7 @@ _NO_END = tuple(
             r"(?:said|asked|cried|replied|answered|told|added|shouted|whispered|muttered|called)\b",
         ),
         (r"[.!?\u2026]\s+\Z", rf"[\u2013\u2014-]\s?{_LOWER}"),
-        # what has a number, and the number
+        # an abbreviation and its number
         (rf"(?<![\w.])(?<!\d\s)(?:{_NUMBERED})\.\s+\Z", r"[\d(\[\u00a7#]"),
         (rf"(?<![\w.])(?=[A-Z]\w)(?!No)(?:{_NUMBERED})\.\s+\Z", r"[IVXLC]+\b|[A-Z]\b"),
         (

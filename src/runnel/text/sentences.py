@@ -1,5 +1,5 @@
-"""Sentences as spans that tile a text: sentencex inside blocks, with a cap on length; and their
-tokens.
+"""Split a text into sentences, spans that tile it, by the library sentencex inside blocks, with a
+limit of their length; and find the tokens of each.
 
 Blocks end at blank lines, form feeds, headings (`# ...`, `== ...`, or a title underlined with ===
 *** ---) and before list items and table rows (`| ... |`). Inside a block a single newline does not
@@ -11,9 +11,12 @@ Sentence retrieval scores sentences, clauses or paragraphs, called units, each a
 Tokens are counted as they come from the tokenizer, piece by piece, so only their ids (4 bytes each)
 are kept.
 
-An encoder reads a long document in passages of whole sentences, each between markers (`lay_out`).
+An encoder reads a long document in passages of whole sentences (`passage_bounds`).
 
-S  units of a text   T  its tokens
+In the order of this file: sentences and other spans; blocks; the sentences of a block; units and
+their tokens.
+
+S  units of a text      T  tokens of a text
 """
 
 from __future__ import annotations
@@ -45,9 +48,10 @@ CLAUSE_TOKENS = 20  # the fewest tokens of a unit of clauses
 MAX_CHARS = 1600
 _WHOLE = ("row", "heads")  # kinds of blocks that are one sentence
 _WINDOW = 2048
-_QUOTED_WINDOW = 256  # if an eighth of the window is quotation marks other than ASCII's
-_STEP = 256  # the fewest characters consumed of a window before the next
-_UNSURE = 32  # characters at the end of a window
+# characters of a window if an eighth of it is quotation marks other than ASCII's
+_QUOTED_WINDOW = 256
+_STEP = 256  # the fewest characters of a window that are done before the next one begins
+_UNSURE = 32  # characters at the end of a window where an end may be wrong
 _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u2039\u203a"
 
 _LANGUAGE = re.compile(r"auto|[A-Za-z]{2,3}([-_]\w+)*")
@@ -61,8 +65,8 @@ _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 # what might end a sentence in some script
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]|:[ \t]*\n")
 _WORD_CHAR = re.compile(r"\S")
-# At the start of a block: "1." and "Figure 2." are no sentences of their own; the text goes on
-# below the line of a caption.
+# At the start of a block, "1." and "Figure 2." are no sentences of their own; a caption may go on
+# in the next line.
 _FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
 _LABEL = re.compile(rf"{ITEM.pattern}|{_FIGURE}|{LABEL}")
 _CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")
@@ -117,8 +121,8 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
 def split_document(
     document: str | DocumentText, language: str = "en", max_chars: int = MAX_CHARS
 ) -> np.ndarray:
-    """Split a document into sentences, as `split_sentences` does; none goes on over a block's end,
-    and a row of a table is one.
+    """Split a document into sentences, as `split_sentences` does. No sentence crosses the end of a
+    block of the document, and a row of a table is one sentence.
     """
     if isinstance(document, str) or not document.blocks:
         return split_sentences(text_of(document), language, max_chars)
@@ -183,10 +187,10 @@ def _blocks(text: str, first: int = 0, stop: int | None = None) -> Iterator[tupl
     """Yield stretches of `text[first:stop]` that no sentence crosses, without surrounding
     whitespace.
     """
-    start: int | None = None  # of the open block
-    end = 0  # of the open block's last line, without whitespace
-    previous: int | None = None  # start of the line before, if it has text
-    alone = False  # the open block is only a line of ===, perhaps above a title
+    start: int | None = None  # where the open block starts
+    end = 0  # where its last line ends, without whitespace
+    previous: int | None = None  # where the line before starts, if it has text
+    alone = False  # whether the open block is only a line of ===, perhaps above a title
     for match in _LINE.finditer(text, first, len(text) if stop is None else stop):
         line = match[0]
         content = line.strip()
@@ -225,8 +229,8 @@ def _blocks(text: str, first: int = 0, stop: int | None = None) -> Iterator[tupl
 
 
 def _wraps(text: str, start: int, end: int, line: str) -> bool:
-    """Return whether a line like "7. This" goes on with the block above it: it is neither 1 nor the
-    next item.
+    """Return whether a line like "7. This" continues the block above it, because its number is
+    neither 1 nor that of the next item.
     """
     number = _COUNTED.match(line)
     if number is None or text[end - 1] in ".:;!?)\u2026":
@@ -255,7 +259,7 @@ def _starts_in_block(
     label = _LABEL.match(text, start, end)
     while start < end:
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
-        # not prose; sentencex is super-linear on quotation marks
+        # Such a text is not prose, and sentencex is super-linear on quotation marks.
         if sum(map(window.count, _QUOTES)) > len(window) // 8:
             window = window[:_QUOTED_WINDOW]
         final = start + len(window) == end
@@ -263,7 +267,8 @@ def _starts_in_block(
             start + offset
             for offset in sentence_starts(window, language)
             if not (label and 0 < offset < label.end() - start)
-            # at the window's end, the words that tell whether it is an end may be cut off
+            # Near the end of the window, the words after an end may be cut off, which decide
+            # whether it is one.
             and (final or offset == 0 or offset < len(window) - _UNSURE)
         ]
         if final:
@@ -334,8 +339,8 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenUnits:
-    """The units of a text as ranges of its tokens, without the text: three fields of
-    `SentenceTokens`.
+    """The units of a text as ranges of its tokens, without spans of the text: three of the fields
+    of `SentenceTokens`.
     """
 
     ids: np.ndarray
@@ -357,10 +362,10 @@ class SentenceTokens:
     ids: np.ndarray  # (T,) int32 token ids of the whole text
     # (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none
     bounds: np.ndarray
-    # (S,) int64: the token at which a unit is scored: its last one with a visible character, or its
-    # last one if none is visible. Meaningless for a unit without tokens.
+    # (S,) int64: the token at which a unit is scored: its last token with a visible character, or
+    # its last token if none is visible. Meaningless for a unit without tokens.
     ends: np.ndarray
-    kinds: np.ndarray  # (S,) uint8: of sentences, as `sentence_kinds`; 0 for other units
+    kinds: np.ndarray  # (S,) uint8: the kinds of sentences (`sentence_kinds`); 0 for other units
 
     @property
     def full(self) -> np.ndarray:
@@ -390,18 +395,18 @@ def read_sentences(
 ) -> SentenceTokens:
     """Split a text into units and find their tokens, and the kinds of sentences.
 
-    Of a `RankedText` the tokens are of the text as it is ranked, and the spans of its source. With
-    `kept` the tokens are of a text that has only these of its characters (`joined.as_read`).
+    For a `RankedText`, `pieces` are the tokens of the text as it is ranked, and the spans are those
+    of its source. With `kept`, `pieces` are the tokens of a text that has only these characters of
+    `text` (`joined.as_read`).
 
-    Source: paper E scores a sentence at its last token. Its released weights were trained on
-    "clauses": clauses joined until they have `CLAUSE_TOKENS` tokens, without whitespace at their
-    ends.
-    Differs: no text is dropped, so a unit's span may end with whitespace; the scored position
-        ignores it.
+    Source: paper E (docs/papers.md) scores a sentence at its last token. Its released weights were
+    trained on "clauses": clauses joined until they have `CLAUSE_TOKENS` tokens, without whitespace
+    at their ends. Here no text is dropped, so a unit's span may end with whitespace; the token at
+    which it is scored is before that.
     """
     # 1. The spans of the units.
     # 2. Their tokens, counted as the pieces come.
-    # 3. Of sentences the kinds; of clauses the units that they are joined to.
+    # 3. The kinds of sentences; or clauses joined to units.
     expect_choice(unit, UNITS, "unit")
     source = document.document if isinstance(document, RankedText) else document
     text = text_of(source)
@@ -464,8 +469,8 @@ def read_spans(
 
 
 def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
-    """Assign each token to the sentence, of spans (S, 2) that tile the text, it starts in:
-    `SentenceTokens.bounds`.
+    """Return `SentenceTokens.bounds`: each token belongs to the sentence in which it starts.
+    `spans` (S, 2) tile the text.
     """
     bounds = np.append(_count([encoded], spans[:, 0])[1], len(encoded))
     bounds[0] = 0
@@ -473,8 +478,8 @@ def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
 
 
 def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return all ids (T,) int32 and, per ascending offset (n,), the number of tokens before the
-    first at or after it.
+    """Return all ids (T,) int32, and for each of the ascending offsets the number of tokens that
+    start before it.
     """
     ids: list[np.ndarray] = []
     counts = np.empty(len(offsets), dtype=np.int64)

@@ -1,7 +1,9 @@
-"""Find a checkpoint and its files: a model's name goes in, a local path, its config and the names
-of its weights files come out. Reads no tensor and imports no torch.
+"""Find a checkpoint and its files. It reads no tensor and imports no torch.
 
-    name --find_checkpoint--> folder or weights file --read_config, weights_files--> dict, [file]
+find_checkpoint   a model's name -> its folder or weights file on this machine; `_download`
+                  fetches a hub model
+read_config       the folder's config.json as a dict
+weights_files     the names of the folder's weights files
 """
 
 import json
@@ -28,6 +30,7 @@ _PICKLES = ("pytorch_model.bin.index.json", "pytorch_model.bin")
 _SUFFIXES = (".safetensors", ".pth", ".bin")  # of weights files
 # params.json: the older name in Mistral's folders
 _CONFIGS = ("config.json", "params.json", "config.yaml")
+# what is always downloaded from the hub, besides the weights
 _SMALL_FILES = [
     "*.json",
     "config.yaml",
@@ -47,7 +50,7 @@ _PART = re.compile(
 )
 _HUB_FILE = re.compile(
     r"([A-Za-z0-9][\w.-]*/[\w.-]+?)"  # owner/name
-    r"(?:/([\w.-]+(?:\.safetensors|\.pth|\.bin)))?"
+    r"(?:/([\w.-]+(?:\.safetensors|\.pth|\.bin)))?"  # and perhaps one of its files
 )
 
 
@@ -93,8 +96,8 @@ def find_checkpoint(
 
 
 def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
-    """Return the snapshot of `hub_id` with its small files and one set of weights, or one file;
-    offline from the cache.
+    """Return the folder of a hub model, downloaded with its small files (and `more` patterns) and
+    one set of weights; or the path of its `file`. Without a connection, return what the cache has.
     """
     # imported here because a local folder needs none of it
     from huggingface_hub import (
@@ -127,7 +130,7 @@ def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
     except (HfHubHTTPError, OSError, ValueError) as error:
         for name in [file] if file else [*_CONFIGS, "README.md"]:
             cached = try_to_load_from_cache(hub_id, name)
-            # fetched before, by whatever tool; `weights_files` says so if files are lacking
+            # Some tool has downloaded it before. `weights_files` raises if files are missing.
             if isinstance(cached, str):
                 return Path(cached) if file else Path(cached).parent
         full_name = f"{hub_id}/{file}" if file else hub_id
@@ -199,8 +202,8 @@ def _pick_weights(names: Iterable[str], where: str) -> list[str]:
 
 
 def _all_parts(files: list[str], where: str) -> list[str]:
-    """Return the names of all parts of a checkpoint, some of which are missing. Numbers of
-    model_{n} start at 0.
+    """Return the names of all parts of a checkpoint, of which `files` exist; the others may be
+    missing. The names of parts are numbered from 1, but model_{n} from 0.
     """
     matches = [match for name in files if (match := _PART.fullmatch(name))]
     total = int(matches[0][2] or 0)
@@ -244,7 +247,7 @@ def damaged_weights(path: Path, error: Exception) -> CheckpointError:
             " runs code from a checkpoint: save the plain state dict, best as model.safetensors"
         )
     size = path.stat().st_size if path.exists() else 0
-    # torch maps files so that the system wants to have room for a copy of all pages
+    # torch maps a file with private pages: the system may refuse more of them than it has memory
     if "allocate memory" in str(error):
         return CheckpointError(
             f"{path} has {size:,} bytes, more than this machine lets a program map; use one with"
@@ -257,8 +260,8 @@ def damaged_weights(path: Path, error: Exception) -> CheckpointError:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, without passwords and keys: the hub's have
-    addresses.
+    """Return the first line of an error's message, without the passwords and keys that addresses in
+    the hub's messages may have.
     """
     return redact(
         next((line for line in str(error).strip().splitlines() if line), type(error).__name__)

@@ -1,8 +1,9 @@
 """Load a backbone from any published checkpoint.
 
-    folder --read_config (`finding`), open_weights--> dict, {name: Stored}
-        --recognize--> architecture, config, tensors sorted --build--> Backbone, checked and in the
-        wanted dtype
+    find_checkpoint, read_config    the folder's path and its config.json (`finding.py`)
+    open_weights                    the tensors of its files by name, not read yet
+    recognize                       the architecture, its config, the tensors under its own names
+    build                           read, check and convert each tensor -> a Backbone
 
 The LM head is left out: it is no part of a backbone.
 
@@ -26,19 +27,21 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.config_values import (
+    code_classes,
+    expect_agreement,
+    reads_both_ways,
+)
 from runnel.backbones.checkpoint.finding import find_checkpoint, read_config, weights_files
 from runnel.backbones.checkpoint.shapes import check_tensors, refuse_wrapped, some
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
-    code_classes,
     count_layers,
-    expect_agreement,
     expect_fit,
     from_tensors,
     open_file,
     read_tensor,
-    reads_both_ways,
     renamed,
 )
 from runnel.backbones.config import BackboneConfig
@@ -57,8 +60,8 @@ class Checkpoint:
     """A loaded checkpoint."""
 
     backbone: Backbone  # in evaluation mode, prepared for its device
-    # fp32: a single-pass scanner's "weight" (1, D) and "bias" (1,), or those of a runnel model
-    # folder
+    # fp32, by name: "weight" (1, hidden_size) and "bias" (1,) of a single-pass scanner, or the
+    # heads of a runnel model folder
     heads: dict[str, Tensor]
     layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
     folder: Path
@@ -83,7 +86,8 @@ def open_weights(checkpoint: Path) -> dict[str, Stored]:
     return stored
 
 
-# Other recurrences, and hybrids with attention, whose memory grows with the text.
+# Types that runnel knows but does not read: other recurrences, and hybrids with attention, whose
+# memory grows with the text.
 _OTHER_TYPES = (
     "bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 nemotron_h olmo_hybrid qwen3_next"
     " recurrent_gemma rwkv"
@@ -92,11 +96,12 @@ KNOWN_TYPES = {
     *f"{_OTHER_TYPES} rwkv5 rwkv6 zamba zamba2".split(),
     *(kind for cls in FAMILIES for kind in cls.model_types),
 }
-# Of these, tensors that fit are read as the plain model, whatever code a config names.
+# Model types for which code that a config names is not refused: if the tensors fit the plain model,
+# they are read as that, with a warning.
 _RECURRENT_TYPES = {
     kind for cls in FAMILIES if cls.architecture != "encoder" for kind in cls.model_types
 }
-# Copies of the authors' classes that published folders name in auto_map.
+# Names of copies of the authors' classes. A folder may name them in auto_map and still be plain.
 _KNOWN_CODE = re.compile(
     r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$"
 )
@@ -118,14 +123,14 @@ def load_backbone(
         folder_or_hub_id: a local folder, or a hub id (owner/name), which is downloaded once and
             cached.
         dtype: of linear layers and embedding: "auto" (bf16 where the processor computes it
-            natively, else fp32), "float32", "bfloat16", "float64" or the torch dtype. All else, the
-            residual stream and the state are fp32 (fp64 with fp64). "int8": linear layers in 8 bits
-            and the rest as with "auto"; see `runnel.ops.int8_matmul`.
+            natively, else fp32), "float32", "bfloat16", "float64" or the torch dtype. All other
+            weights, the residual stream and the state are fp32 (fp64 with fp64). "int8": linear
+            layers in 8 bits and the rest as with "auto"; see `runnel.ops.int8_matmul`.
         device: "auto" (CUDA if there is one, else the CPU), or a device.
 
     Raises:
-        CheckpointError: missing, damaged, of an unknown or refused kind, or a tensor is missing,
-            unexpected or mis-shaped.
+        CheckpointError: the checkpoint is missing, damaged, or of an unknown or refused kind; a
+            tensor is missing, unexpected or mis-shaped.
         NumericalError: a weight is NaN or infinite.
         BackendUnavailable: the device does not exist or has no 8-bit products.
     """
@@ -174,8 +179,8 @@ def build_backbone(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
 ) -> Backbone:
-    """Build a backbone from tensors in memory, checked as a file's are; those in the wanted dtype
-    are used as they are.
+    """Build a backbone from tensors in memory, with the checks that a file's tensors get. Tensors
+    in the wanted dtype are used, not copied.
     """
     target = wanted_device(device)
     where = "the given model"
@@ -206,13 +211,15 @@ def recognize(
             (cls for cls in FAMILIES if config.get("model_type") in cls.model_types),
             BACKBONES[recognized.architecture],
         )
-        if "dim" not in config:  # these files say "mamba" whatever they hold
+        # Mistral's folders, with "dim", say "mamba" for Mamba-2 too.
+        if "dim" not in config:
             expect_agreement(
                 {"the model": declared.title},
                 {"the model": BACKBONES[recognized.architecture].title},
                 where,
             )
-    # Before hundreds of tensors are missing: a config that contradicts them.
+    # A config that contradicts the tensors is refused here, with one clear error. Later, hundreds
+    # of tensors would be missing or mis-shaped.
     expect_agreement(
         {"num_layers": recognized.config.num_layers},
         {"num_layers": count_layers(recognized.backbone)},
@@ -250,8 +257,8 @@ def _from_published(
 
 
 def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError for a config that says of another model what would be taken for one of
-    these.
+    """Raise CheckpointError if the config says that the model computes something else than the
+    family whose tensors it seems to have.
     """
     kind = str(config.get("model_type", ""))
     problem = None
@@ -280,7 +287,9 @@ def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
 
 
 def _strange_code(config: Mapping[str, Any]) -> str | None:
-    """Return a class that auto_map of a config.json names and that is no copy of the authors'."""
+    """Return a class that auto_map of a config.json names and that is not a known copy of the
+    authors' class; None if there is none.
+    """
     return next((name for name in code_classes(config) if not _KNOWN_CODE.search(name)), None)
 
 
@@ -304,13 +313,13 @@ def _from_runnel(description: Any, tensors: Mapping[str, Stored], where: str) ->
         for name in tensors
         if name.endswith(".scale") and name.removesuffix(".scale") in tensors
     }
-    whole = {name: _with_scale(name, tensors, where) for name in tensors if name not in scales}
+    scaled = {name: _with_scale(name, tensors, where) for name in tensors if name not in scales}
     heads = {
-        name.removeprefix("heads."): whole.pop(name)
-        for name in list(whole)
+        name.removeprefix("heads."): scaled.pop(name)
+        for name in list(scaled)
         if name.startswith("heads.")
     }
-    stored = renamed(whole, lambda name: name.removeprefix("backbone."), where, unused="")
+    stored = renamed(scaled, lambda name: name.removeprefix("backbone."), where, unused="")
     return Recognized(declared.architecture, "runnel", config, stored, heads)
 
 
@@ -327,10 +336,10 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
         where,
     )
 
-    def whole() -> Tensor:  # of its own, so that the product needs no further memory
+    def product() -> Tensor:  # multiplies its own copy in place, which needs no further memory
         return matrix.read().to(torch.float32, copy=True).mul_(scale.read()[:, None])
 
-    return Stored(matrix.shape, matrix.file, whole, rows=(matrix, scale))
+    return Stored(matrix.shape, matrix.file, product, rows=(matrix, scale))
 
 
 def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:
@@ -358,27 +367,28 @@ def build(
     backbone = meta_backbone(architecture, config)
     expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
     check_tensors(stored, expected, where)
+    # The dtypes of the weights that `Backbone.matrices` names, and of the others.
+    matrices = dtype
     small = torch.float64 if dtype == torch.float64 else torch.float32
-    whole = dtype
     in_8_bits = tuple[str, ...]()
     if dtype == torch.int8:
         check_int8(backbone.title, backbone.int8_layers, device, where)
-        whole = wanted_dtype("auto", device)
+        matrices = wanted_dtype("auto", device)
         in_8_bits = tuple(f"{end}.weight" for end in backbone.int8_layers)
         with torch.device("meta"), NoRandomNumbers():
             replace_linear(backbone, backbone.int8_layers)
     tensors = {}
     for name in expected:
         if name.endswith(in_8_bits):
-            # read also for its checks
+            # Read in any case, because `read_tensor` checks the numbers. If the file has 8 bits,
+            # those are used as they are, without a second rounding.
             weight = read_tensor(name, stored[name], where)
             rows = stored[name].rows
-            # the file's own 8 bits have no loss
             q, scale = quantize(weight) if rows is None else (part.read() for part in rows)
             tensors[name] = q.contiguous()
             tensors[name + "_scale"] = scale.float().contiguous()
         else:
-            target = whole if name.endswith(backbone.matrices) else small
+            target = matrices if name.endswith(backbone.matrices) else small
             tensors[name] = read_tensor(name, stored[name], where, target, device)
     backbone.load_state_dict(tensors, strict=True, assign=True)
     backbone.eval()
@@ -386,11 +396,11 @@ def build(
 
 
 class NoRandomNumbers(TorchFunctionMode):
-    """Skip random initialization: on the meta device it has no effect but imports torch's compiler,
-    which takes seconds.
+    """Skip random initialization. On the meta device it has no effect, except that it imports
+    torch's compiler, which takes seconds.
 
-    `trunc_normal_`, which draws again until all numbers are within its limits and which no mode
-    sees, is replaced meanwhile.
+    A torch function mode sees every call of a torch function made inside it. It does not see
+    `trunc_normal_`, so that function is replaced from `__enter__` to `__exit__`.
     """
 
     _RANDOM = frozenset(

@@ -7,19 +7,15 @@ Sizes are read from the tensors, and what the config says must agree.
 from collections.abc import Mapping, Set
 from typing import Any
 
-from runnel.backbones.checkpoint.shapes import check_tensors, some
-from runnel.backbones.checkpoint.tensors import (
+from runnel.backbones.checkpoint.config_values import (
     OFF,
-    Stored,
-    count_layers,
     expect_agreement,
-    expect_fit,
     expect_options,
     number,
-    renamed,
-    shape_of,
-    whole,
+    whole_number,
 )
+from runnel.backbones.checkpoint.shapes import check_tensors, some
+from runnel.backbones.checkpoint.tensors import Stored, count_layers, expect_fit, renamed, shape_of
 from runnel.errors import CheckpointError
 
 TRANSFORMERS, ORIGINAL, MISTRAL, BARE = (
@@ -147,8 +143,8 @@ def refuse_ssm(ssm: Mapping[str, Any], known: Set[str], where: str) -> None:
 
 def padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
     """Return the rows of the embedding table: the vocabulary rounded up."""
-    multiple = whole(config, "pad_vocab_size_multiple", where, multiple)
-    return -(-whole(config, "vocab_size", where) // multiple) * multiple
+    multiple = whole_number(config, "pad_vocab_size_multiple", where, multiple)
+    return -(-whole_number(config, "vocab_size", where) // multiple) * multiple
 
 
 def sort_tensors(

@@ -1,10 +1,13 @@
-"""Shared by the readers of published formats: values of a config, and tensors of a file, read and
-checked where they are used.
+"""Open weights files and read their tensors one at a time; shared by the readers of all formats.
 
-The file is mapped: a page comes into memory when it is first used, and `read_tensor` gives the
-pages of a tensor back that it converts, so that converting a file of any size keeps one of its
-tensors in memory at a time. Pickles are only ever opened with `weights_only=True`, which builds
-tensors and plain containers and runs no code from the file.
+`open_file` maps a file and returns its tensors by name as `Stored`, not read yet. A family's
+`formats.py` renames and reshapes them and returns a `Recognized`. `read_tensor` reads, checks and
+converts one of them; `checkpoint/load.py` calls it for each parameter of the model.
+
+A mapped file comes into memory page by page, as its tensors are used. When `read_tensor` has
+converted a tensor into memory of its own, it drops the file's pages from memory, so that a file of
+any size can be converted with one of its tensors in memory at a time. Pickles are only ever opened
+with `weights_only=True`, which builds tensors and plain containers and runs no code from the file.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zipfile import is_zipfile
 
 import torch
@@ -29,8 +32,12 @@ from runnel.backbones.config import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-_SMALL = 1 << 16  # bytes, not worth a call that drops pages of neighbors too
-_AROUND = 1 << 22  # bytes that a system may map around what is read: twice its largest pages
+# Bytes: the pages of a smaller tensor stay in memory. Dropping them would drop those of its
+# neighbors too.
+_SMALL = 1 << 16
+# Bytes before and after a tensor that the system may have brought into memory together with it:
+# twice the largest pages of Linux (2 MiB).
+_AROUND = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,12 @@ class Stored:
     shape: tuple[int, ...]
     file: str
     read: Callable[[], Tensor]
-    # the file's; None where `read` computes the tensor from others
+    # the dtype in the file; None where `read` computes the tensor from other tensors
     dtype: torch.dtype | None = None
-    # what it is computed from if in 8 bits: numbers (N, K) int8, a scale per row (N,)
+    # Of a tensor in 8 bits: its two tensors in the file, numbers (outputs, inputs) int8 and a scale
+    # for each output (outputs,).
     rows: tuple[Stored, Stored] | None = None
-    # where the file is mapped, as addresses; None: `read` returns memory of its own
+    # the first and last address where the file is mapped; None: `read` returns memory of its own
     mapping: tuple[int, int] | None = None
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Stored:
@@ -70,14 +78,14 @@ class Recognized(NamedTuple):
 def from_tensors(
     tensors: Mapping[str, Tensor], origin: str, mapped: Sequence[tuple[int, int]] = ()
 ) -> dict[str, Stored]:
-    """Return tensors in memory as `Stored`; `mapped` are the addresses where
-    their file is mapped.
+    """Return tensors in memory as `Stored`; `mapped` has the first and last addresses of each part
+    of their file that is mapped.
     """
 
     def stored(tensor: Tensor) -> Stored:
         at = tensor.data_ptr() if mapped and tensor.layout == torch.strided else 0
         mapping = next(((first, last) for first, last in mapped if first <= at < last), None)
-        # Kernels want whole elements at whole addresses.
+        # Kernels need each number at an address that is a multiple of its size.
         read = tensor.clone if at % tensor.itemsize else lambda: tensor
         return Stored(tuple(tensor.shape), origin, read, tensor.dtype, mapping=mapping)
 
@@ -104,12 +112,12 @@ def open_file(path: Path) -> dict[str, Stored]:
         raise damaged_weights(path, error) from error
     if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
         lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
-        whole = {
+        whole_numbers = {
             key
             for key, value in lists.items()
             if all(type(number) is int and abs(number) < 1 << 31 for number in value)
         }
-        content |= {key: torch.tensor(lists[key]) for key in whole}
+        content |= {key: torch.tensor(lists[key]) for key in whole_numbers}
     if not isinstance(content, dict) or not all(
         isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()
     ):
@@ -132,8 +140,8 @@ def read_tensor(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Read a tensor and check every number in it; a copy where dtype and device (default: the
-    tensor's) are others.
+    """Read a tensor and check every number in it. The result is a copy if `dtype` or `device` is
+    not the stored tensor's (default: the stored tensor's own).
     """
     place = f"tensor {name!r} in {stored.file}"
     try:
@@ -149,13 +157,15 @@ def read_tensor(
             " the originals"
         )
     if tensor.numel():
-        low, high = torch.aminmax(tensor)  # both carry a NaN on; needs no further memory
+        # One NaN makes both of them NaN. `isfinite` of the whole tensor would need memory.
+        low, high = torch.aminmax(tensor)
         if not (torch.isfinite(low) and torch.isfinite(high)):
             raise NumericalError(
                 f"{where}: {place} holds NaN or infinite numbers; the checkpoint is damaged or its"
                 " training failed: use another"
             )
     converted = tensor.to(device or tensor.device, dtype or tensor.dtype).contiguous()
+    # The result has memory of its own: nobody reads the file's pages again.
     if stored.rows or converted.data_ptr() != tensor.data_ptr():
         for part in stored.rows or (stored,):
             _give_back(part)
@@ -192,7 +202,9 @@ def renamed(
     *,
     unused: str = "lm_head.weight",
 ) -> dict[str, Stored]:
-    """Return tensors by their new names, without the unused one, which is no part of a backbone."""
+    """Return tensors by their new names, without the tensor whose new name is `unused`, which is no
+    part of a backbone.
+    """
     named: dict[str, Stored] = {}
     origins: dict[str, str] = {}
     for name, stored in tensors.items():
@@ -207,14 +219,22 @@ def renamed(
     return named
 
 
+def expect_fit(fits: bool, what: str, where: str) -> None:
+    """Raise CheckpointError for shapes that contradict each other."""
+    if not fits:
+        raise CheckpointError(
+            f"{where}: mis-shaped {what}; the weights are damaged, or belong to another model"
+        )
+
+
 def count_layers(names: Mapping[str, Stored]) -> int:
     """Count the different numbers of "layers.{i}." in the names."""
     return len({m[1] for name in names if (m := re.match(r"layers\.(\d{1,6})\.", name))})
 
 
 def _mapped(path: Path) -> list[tuple[int, int]]:
-    """Return the addresses where this process has mapped a file; nothing where the system does not
-    tell.
+    """Return the first and last addresses of each part of a file that this process has mapped.
+    Empty on systems other than Linux, which have no /proc/self/maps.
     """
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -227,11 +247,15 @@ def _mapped(path: Path) -> list[tuple[int, int]]:
 
 
 def _give_back(stored: Stored) -> None:
-    """Drop the pages of a mapped tensor, and those that the system mapped around them, from memory;
-    the next use reads the file.
+    """Drop the pages of a mapped tensor from this process's memory, and the pages around it that
+    the system brought in with it; the next use reads them from the file again.
 
-    Pages that were written to would lose that: so this is for loading, before anybody has the
-    tensors.
+    Without this, the memory of a process that converts a model grows to the whole file plus the
+    converted weights, because the system drops mapped pages only when memory is short. It acts on
+    Linux alone: `_mapped` finds nothing elsewhere.
+
+    Numbers that somebody wrote to such pages would be lost. So it is called only while a model is
+    loaded, before anybody else has the tensors.
     """
     if stored.mapping is None:
         return
@@ -242,95 +266,3 @@ def _give_back(stored: Stored) -> None:
         ctypes.CDLL(None).madvise(
             ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED
         )
-
-
-OFF: tuple[Any, ...] = (None, False, [], {})  # an option that published models do not use
-# BiMambaModel, LlamaBiForMNTP; not BigBird, BioGpt
-_BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")
-_BOTH_WAYS_KEY = re.compile("bi_?direc", re.IGNORECASE)
-
-
-def reads_both_ways(config: Mapping[str, Any]) -> str | None:
-    """Return what in a config.json says that a token is read with later tokens too; None if nothing
-    does.
-    """
-    if config.get("is_causal") is True:
-        return None
-    for key, value in config.items():
-        if (key == "is_causal" and value is False) or (_BOTH_WAYS_KEY.search(key) and value):
-            return f"{key} is {value!r}"
-    classes = [*(config.get("architectures") or []), *code_classes(config)]
-    named = next((name for name in classes if _BOTH_WAYS_CLASS.search(str(name))), None)
-    return named and f"it names the class {named}"
-
-
-def code_classes(config: Mapping[str, Any]) -> list[str]:
-    """Return the classes that auto_map of a config.json names, other than tokenizers."""
-    named = config.get("auto_map") or {}
-    return (
-        [str(name) for key, name in named.items() if key != "AutoTokenizer"]
-        if isinstance(named, Mapping)
-        else [str(named)]
-    )
-
-
-def expect_options(
-    config: Mapping[str, Any],
-    known: Mapping[str, tuple[Any, ...]],
-    where: str,
-    what: str = "published models have",
-) -> None:
-    """Raise CheckpointError for an option that changes what is computed, unless it has one of the
-    `known` values.
-    """
-    for key, values in known.items():
-        if config.get(key, values[0]) not in values:
-            expected = " or ".join(map(repr, values[:2]))
-            raise CheckpointError(
-                f"{where}: {key} is {config[key]!r} in its config, {what} {expected}"
-            )
-
-
-def expect_agreement(config: Mapping[str, Any], weights: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError if a config says something else than the weights; None: it does not
-    say.
-    """
-    said = {key: value for key, value in config.items() if value is not None}
-    expect_options(
-        said, {key: (value,) for key, value in weights.items()}, where, "in the weights it is"
-    )
-
-
-def expect_fit(fits: bool, what: str, where: str) -> None:
-    """Raise CheckpointError for shapes that contradict each other."""
-    if not fits:
-        raise CheckpointError(
-            f"{where}: mis-shaped {what}; the weights are damaged, or belong to another model"
-        )
-
-
-def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
-    """Return a positive whole number of a config."""
-    value = config.get(key, default)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        came = "is missing" if value is None else f"is {value!r}"
-        raise CheckpointError(
-            f"{where}: {key} {came} in its config, expected a positive whole number"
-        )
-    return value
-
-
-def number(value: object, key: str, where: str) -> float:
-    """Return a JSON number; infinity may also be a word, which transformers 5 wraps as
-    {"__float__": "Infinity"}.
-    """
-    if isinstance(value, Mapping):
-        value = value.get("__float__")
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{where}: {key} is {value!r} in its config, expected a number"
-        ) from error

@@ -1,12 +1,16 @@
 """An encoder computed from arrays, without torch: for inference on a CPU.
 
 `EncoderStep` runs matrix products, and between them the kernels of `kernels.py`, which add biases
-in fp32 and in 8 bits write the inputs of products as bytes. Its weights are those of torch's
-`Encoder` (`cpu.py`), or of `ArrayEncoder`, which reads a model folder that runnel wrote. bf16 is
-held as bits (uint16).
+in fp32 and in 8 bits write the inputs of products as bytes:
+
+    step_forms -> _begin, the embeddings -> _read, the layers of a form -> _add_norm
+
+Its weights come from torch's `Encoder` (`cpu.py`), or from `ArrayEncoder`, below, which reads a
+model folder that runnel wrote. bf16 is held as bits (uint16).
 
 T  tokens      S  sequences      D  hidden_size      F  intermediate_size
-K  inputs, N  outputs of a product      G  groups of inputs
+K  inputs of a product           N  outputs of a product
+G  groups of inputs that share a scale, in 8 bits
 """
 
 from collections.abc import Callable, Sequence
@@ -37,10 +41,10 @@ from runnel.ops.simd import NATIVE_BF16
 
 Dtype = Literal["float32", "bfloat16", "int8"]
 _LINEAR = ("qkv", "out", "up", "down")
-# ends of the names of what takes the low dtype
+# ends of the names of the weights that take the low dtype
 LOW_PRECISION = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
-# inputs of an 8-bit layer that share a scale, where it divides their number; inputs of `out` share
-# one per head
+# Inputs of an 8-bit layer that share a scale, if it divides their number. Of the layer `out`, the
+# inputs of each head share one.
 _GROUP = 64
 
 Floats = NDArray[np.float32]
@@ -48,10 +52,10 @@ _Norm = tuple[Floats, Floats, float]  # weight, bias, eps
 
 
 class ProductInputs(NamedTuple):
-    """The inputs of a product: numbers, or bytes with their scales."""
+    """The inputs of a product: numbers, or in 8 bits bytes with their scales."""
 
-    array: NDArray[Any]  # (T, K) fp32 or bf16 bits; in 8 bits (T, G bytes_per_group) uint8
-    scale: Floats  # (T, G) of bytes; (T, 0) of numbers
+    array: NDArray[Any]  # (T, K) fp32 or bf16 bits; in 8 bits (T, G * bytes_per_group) uint8
+    scale: Floats  # in 8 bits (T, G); for numbers, which have no scale, (T, 0)
 
 
 # Writes x (T, K) weight^T to an array (T, N).
@@ -64,15 +68,15 @@ class EncoderWeights(Protocol):
     """
 
     config: EncoderConfig
-    numbers: type[np.generic]  # of what products give: float32, or uint16 for bf16
-    in_8_bits: bool  # the linear layers
+    numbers: type[np.generic]  # the dtype of outputs of products: float32, or uint16 for bf16
+    in_8_bits: bool  # whether the linear layers are in 8 bits
 
     def floats(self, name: str) -> Floats:
-        """Return a small weight."""
+        """Return a small weight in fp32."""
 
     def product(self, name: str, groups: int, memory: StepMemory) -> ArrayProduct:
-        """Return the product with a linear layer, whose inputs have G scales in 8 bits, in the
-        memory of a step.
+        """Return the product with a linear layer; in 8 bits its inputs have G = `groups` scales.
+        `memory`: the step's, for scratch.
         """
 
 
@@ -83,26 +87,24 @@ class _Layer(NamedTuple):
     out: ArrayProduct
     up: ArrayProduct
     down: ArrayProduct
-    biases: list[Floats]  # of these four
+    biases: list[Floats]  # of qkv, out, up and down
     attention_norm: _Norm
     norm: _Norm
 
 
 class _Work(NamedTuple):
-    """A step's residual stream, the inputs and outputs of products, and what
-    the kernels are given.
-    """
+    """The memory of a step: the residual stream, and the inputs and outputs of products."""
 
     residual: Floats  # (T, D)
-    # (T, D): for qkv and up; None where these are fp32 and take the residual stream
+    # (T, D), the inputs of qkv and up. None in fp32: these take the residual stream itself.
     normed: ProductInputs | None
-    qkv: NDArray[Any]  # (T, 3 D), in the same memory as the next
-    up: NDArray[Any]  # (T, F)
-    seen: ProductInputs  # (T, D): for out
-    middle: ProductInputs  # (T, F): for down; `up` unless in 8 bits
-    out: NDArray[Any]  # (T, D)
-    cu_seqlens: NDArray[np.int64]
-    attention: int  # numbers of scratch that it needs
+    qkv: NDArray[Any]  # (T, 3 D), the outputs of qkv
+    up: NDArray[Any]  # (T, F), the outputs of up; in the memory of `qkv`
+    seen: ProductInputs  # (T, D), the outputs of attention, inputs of out
+    middle: ProductInputs  # (T, F), the inputs of down; `up` itself unless in 8 bits
+    out: NDArray[Any]  # (T, D), the outputs of out and of down
+    cu_seqlens: NDArray[np.int64]  # (S+1,)
+    attention: int  # numbers of scratch that attention needs for each core
 
 
 class EncoderStep:
@@ -134,7 +136,7 @@ class EncoderStep:
     def step_forms(
         self, hidden: Floats, cu_seqlens: NDArray[np.int64], forms: Sequence[Form]
     ) -> Floats:
-        """Run all layers of each form, the common ones once.
+        """Run all layers of each form; the lower layers that all forms share run once.
 
         Args:
             hidden: (T, D) the embeddings of the tokens, which may be overwritten.
@@ -161,7 +163,9 @@ class EncoderStep:
             return out
 
     def _begin(self, hidden: Floats, cu: NDArray[np.int64]) -> _Work:
-        """Write what enters the first layer to `hidden` (T, D), the residual stream."""
+        """Add the positions to the embeddings `hidden` (T, D) and norm them, in place: `hidden` is
+        the residual stream that enters the first layer.
+        """
         lengths = np.diff(cu)
         hidden += self._positions[np.arange(cu[-1]) - cu[:-1].repeat(lengths)]
         work = self._work(hidden, cu, int(lengths.max(initial=0)))
@@ -171,8 +175,8 @@ class EncoderStep:
         return work
 
     def _read(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
-        """Run layers; the residual stream moves to `target` (T, D), whose rows may be far apart, in
-        the first one.
+        """Run layers. The first one reads the residual stream from `work.residual` and writes it to
+        `target` (T, D), where it stays; rows of `target` may be far apart.
         """
         residual = work.residual
         for layer in layers:
@@ -203,8 +207,8 @@ class EncoderStep:
     def _add_norm(
         self, work: _Work, residual: Floats, bias: Floats, norm: _Norm, target: Floats
     ) -> None:
-        """Add what a product gave to the residual stream, and norm it into `target` and the next
-        product's inputs.
+        """Add the output of a product and its bias to the residual stream; write the norm of the
+        sum to `target` and to the inputs of the next product.
         """
         low = work.normed or _rows(np.empty((len(residual), 0), np.float32))
         add_layer_norm(*flat_rows(residual), work.out, bias, *norm, *flat_rows(target), *low)
@@ -234,7 +238,7 @@ class EncoderStep:
         )
 
     def _inputs(self, name: str, tokens: int, columns: int, groups: int) -> ProductInputs:
-        """Return memory for the inputs of a product, (T, K) in G groups."""
+        """Return uninitialized memory for the inputs of a product, (T, K) in G groups."""
         if not self._in_8_bits:
             return _rows(self._memory.array(name, tokens, columns, dtype=self._numbers))
         read = self._memory.array(
@@ -270,9 +274,9 @@ class ArrayEncoder(EncoderBlocks):
 
     Args:
         weights: opened for numpy from `file`, the weights of a model folder.
-        config: its shape.
-        dtype: of the linear layers and the embedding; in 8 bits the embedding, and what is between
-            the layers, is bf16 where the processor computes it, else fp32.
+        config: the encoder's shape.
+        dtype: the dtype of the linear layers and the embedding. With "int8", the embedding and the
+            numbers between layers are bf16 where the processor computes it, else fp32.
 
     Raises:
         CheckpointError: the file's weights have other names, shapes or dtypes.
@@ -344,13 +348,13 @@ class ArrayEncoder(EncoderBlocks):
 
     @property
     def dtypes(self) -> list[str]:
-        """As those of `Backbone`."""
+        """See `Backbone.dtypes`."""
         return sorted(
             {"float32", "bfloat16" if self.numbers is np.uint16 else "float32", self.dtype}
         )
 
     def fingerprint(self) -> str:
-        """Return what `Backbone.fingerprint` returns of the same weights."""
+        """Return what `Backbone.fingerprint` returns for the same weights."""
         if not self._fingerprint:
             names = set(weight_shapes(self.config))
             names |= {
@@ -378,12 +382,9 @@ class ArrayEncoder(EncoderBlocks):
             return self._bytes(name.removesuffix("_scale"))[1]
         if self.in_8_bits and name.endswith(LOW_PRECISION[:-1]):
             return self._bytes(name)[0]
-        whole = self.floats(name)
-        return (
-            bf16_bits(whole)
-            if self.numbers is np.uint16 and name.endswith(LOW_PRECISION)
-            else whole
-        )
+        numbers = self.floats(name)
+        is_low = self.numbers is np.uint16 and name.endswith(LOW_PRECISION)
+        return bf16_bits(numbers) if is_low else numbers
 
     def _stored(self, name: str) -> tuple[NDArray[Any], Floats | None]:
         """Return a weight as the file has it, and the scales of its rows if it is in 8 bits."""

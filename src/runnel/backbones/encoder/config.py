@@ -13,7 +13,7 @@ from runnel.backbones.config import BackboneConfig, Blocks
 MARKERS = 2  # [CLS] and [SEP] around a passage
 Form = Literal["texts", "sentences", "judge", "pair"]
 FORMS: tuple[Form, ...] = get_args(Form)
-# a form's own
+# the name of a form's own layers in the config and in the model; "texts" has the plain `layers`
 _LAYERS: dict[Form, str] = {
     "sentences": "sentence_layers",
     "judge": "judge_layers",
@@ -29,11 +29,12 @@ class EncoderConfig(BackboneConfig):
     intermediate_size: int
     max_positions: int = 512
     layer_norm_eps: float = 1e-12
-    passage_tokens: int = 160  # the most of a passage, between the markers
+    passage_tokens: int = 160  # the most tokens of a passage, without its markers
     begin_id: int | None = None  # the token that begins a passage; None: any text is one sequence
-    sentence_layers: int = 0  # how many upper layers have another form for sentences, ...
-    judge_layers: int = 0  # ... for the best of them, ...
-    pair_layers: int = 0  # ... and for the query and one of these together
+    # how many of the upper layers the forms "sentences", "judge" and "pair" replace by their own
+    sentence_layers: int = 0
+    judge_layers: int = 0
+    pair_layers: int = 0
     unchecked = ("begin_id", *_LAYERS.values())
 
     def __post_init__(self) -> None:
@@ -66,7 +67,7 @@ class EncoderConfig(BackboneConfig):
         ]
 
     def own_layers(self, form: Form) -> int:
-        """Return how many upper layers of a form are not those of texts."""
+        """Return how many upper layers a form has of its own."""
         return getattr(self, _LAYERS[form]) if form in _LAYERS else 0
 
     def shared_layers(self, forms: Sequence[Form]) -> int:
@@ -92,11 +93,12 @@ class EncoderBlocks(Blocks):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, queries, keys, values, what the heads see, and the wider of these and the
-        feed-forward layer, all fp32.
-        """
         c = self.config
-        return 4 * (4 * c.hidden_size + max(6 * c.hidden_size, 2 * c.intermediate_size))
+        # attention: queries, keys and values, twice; or the feed-forward layer, before and after
+        # its gelu
+        halves = max(6 * c.hidden_size, 2 * c.intermediate_size)
+        # bytes of fp32: residual, normed, input and output of a layer
+        return 4 * (4 * c.hidden_size + halves)
 
     @property
     def flops_per_token(self) -> int:
@@ -105,8 +107,8 @@ class EncoderBlocks(Blocks):
         return 2 * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size)
 
     def flops(self, tokens: int) -> int:
-        """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest
-        allowed.
+        """Return what `Backbone.flops` returns, for a text that is read as one sequence, or, if it
+        is too long, as several of the longest allowed.
         """
         seen = min(tokens, self.config.max_positions)
         return tokens * (self.flops_per_token + 4 * self.num_layers * self.hidden_size * seen)

@@ -22,7 +22,9 @@ from runnel.ops.numba_math import StepMemory, float_array, index_array
 
 
 class _ModelWeights:
-    """The `EncoderWeights` of torch's `Encoder`; held only until a step is built of them."""
+    """The `EncoderWeights` of torch's `Encoder`. `EncoderStep` takes them when it is built, and
+    does not keep this object.
+    """
 
     def __init__(self, model: Encoder) -> None:
         self._model = model

@@ -18,16 +18,18 @@ from typing import Any
 
 import torch
 
+from runnel.backbones.checkpoint.config_values import (
+    code_classes,
+    expect_agreement,
+    number,
+    whole_number,
+)
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
-    code_classes,
-    expect_agreement,
     expect_fit,
     expect_tensor,
-    number,
     shape_of,
-    whole,
 )
 from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
@@ -75,13 +77,15 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     rows, _ = shape_of(left, "embeddings.position_embeddings.weight", 2, where)
     sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": rows}
     expect_agreement(config, sizes, where)
-    padding = 0 if config["model_type"] == "bert" else whole(config, "pad_token_id", where, 1) + 1
+    padding = (
+        0 if config["model_type"] == "bert" else whole_number(config, "pad_token_id", where, 1) + 1
+    )
     parsed = EncoderConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
-        num_layers=whole(config, "num_hidden_layers", where),
-        num_heads=whole(config, "num_attention_heads", where),
-        intermediate_size=whole(config, "intermediate_size", where),
+        num_layers=whole_number(config, "num_hidden_layers", where),
+        num_heads=whole_number(config, "num_attention_heads", where),
+        intermediate_size=whole_number(config, "intermediate_size", where),
         max_positions=rows - padding,
         layer_norm_eps=number(config.get("layer_norm_eps", 1e-12), "layer_norm_eps", where),
         passage_tokens=1,

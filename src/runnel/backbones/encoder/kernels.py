@@ -1,17 +1,21 @@
 """The kernels of an encoder's layer between its matrix products (CPU inference): LayerNorm, GELU
 and softmax attention.
 
-    T  tokens      S  sequences      n  length of a sequence      D  width = H P      H  heads
-    P  head size      F  inner width
-    G  groups of 8-bit outputs      Kp  a group's width padded to whole words
-    Np, Pp  n and P padded to LANES
+    T  tokens         S  sequences          n  length of a sequence
+    D  width          H  heads              F  inner width
+    G  groups of 8-bit outputs              Kp  the bytes of a group: its width in whole words
+    Np  n padded to whole vectors
 
-Each is one pass over its memory and adds the bias of the product before it. Attention is within
-each of many packed sequences, in both directions. Its task is one head of one sequence: keys and
-values are laid out once, and queries are processed in blocks that fit the first-level cache
-together with their scores. So a result depends only on its own sequence, to the last bit. Factors
-of its products have the dtype of the activations. The bias of the keys is not needed, because it
-adds the same number to all scores of a query; that of the values is added at the end.
+The order of a layer, with the products in brackets: [qkv], `attend`, [out], `add_layer_norm`, [up],
+`bias_gelu` or (in 8 bits) `bias_gelu_bytes`, [down], `add_layer_norm`. Each kernel is one pass over
+its memory and adds the bias of the product before it.
+
+Attention is within each of many packed sequences, in both directions. One task is one head of one
+sequence (`_head`): keys and values are laid out once, and queries are processed in blocks that fit
+the first-level cache together with their scores. So a result depends only on its own sequence, to
+the last bit. The bias of the keys is not needed, because it adds the same number to all scores of a
+query; the bias of the values is added at the end. Factors of products have the dtype of the
+activations.
 """
 
 import math
@@ -124,7 +128,7 @@ def _deviation(row: Pointer, mean: Number, width: int) -> Number:
 def _normalize(
     row: Pointer, mean: Number, inverse: Number, weight: Pointer, shift_by: Pointer, width: int
 ) -> None:
-    """row = (row - mean) * inverse * weight + shift_by, in place."""
+    """Set row = (row - mean) * inverse * weight + shift_by, in place."""
     rest = width % LANES
     whole = width - rest
     center = splat(mean)
@@ -157,16 +161,17 @@ def add_layer_norm(
     inputs: Array,
     scales: Array,
 ) -> None:
-    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, x = residual + added + bias.
-    Inside `numba_math.parallel()`.
+    """Set out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, with x = residual + added +
+    bias. Call it inside `numba_math.parallel()`.
 
     Args:
         residual: (T, D) fp32, as from `flat_rows`: `residual_row` is the distance between rows.
         added: (T, D) fp32 or bf16 bits (uint16).
         bias, weight, shift_by: (D,) fp32.
         out: (T, D) fp32, as from `flat_rows`; may be `residual`.
-        inputs, scales: filled with what the next product takes of `out`: (T, D) bf16 bits and (T,
-            0); or (T, G Kp) bytes and their (T, G) scales; or (T, 0) and (T, 0) if it takes `out`.
+        inputs, scales: filled with the inputs of the next product: (T, D) bf16 bits and (T, 0); or
+            (T, G Kp) bytes and their (T, G) scales; or (T, 0) and (T, 0), if that product reads
+            `out` itself.
     """
     tokens, width = added.shape
     groups = scales.shape[1]
@@ -292,8 +297,9 @@ def _only(typing_context: Context, x: types.Type, count: types.Type) -> Definiti
 
 @njit(**SERIAL)
 def attention_memory(head_size: int, tokens: int) -> tuple[int, int, int, int, int]:
-    """Return where keys, values, a block's rows, its scores and the weighted values end in the
-    memory of `attend`, in words.
+    """Return where the five parts of the memory of `attend` end, in words: the keys, the values,
+    the rows of a block of queries, their scores, and their weighted values. `tokens`: of the
+    longest sequence.
     """
     wide = round_up(head_size)
     panels = round_up(head_size, TILE_COLUMNS)
@@ -349,8 +355,8 @@ def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: P
 
 @njit(**SERIAL)
 def _mask(row: Pointer, count: int, long: int) -> Number:
-    """Fill a row of `long` scores up with minus infinity behind the first `count`; return their
-    maximum.
+    """Set the scores after the first `count` of a row of `long` to minus infinity; return the
+    maximum of the row.
     """
     for c in range(count - count % LANES, long, LANES):
         store(row, c, _only(load(row, c), count - c))
@@ -406,7 +412,9 @@ def _head(
     Args:
         source: pointer to the first token's query; its key follows after stride / 3 numbers, its
             value after another stride / 3.
-        bias: pointer to the query's bias, with the value's twice as far away as the key's.
+        bias: pointer to the bias of the query; the bias of the key follows after stride / 3
+        numbers,
+            that of the value after another stride / 3.
         memory: (numbers,) fp32.
         out: pointer to the first token's output; rows are `out_row` apart.
         scales: (n,) of the bytes, or (0,).

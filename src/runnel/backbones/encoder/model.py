@@ -1,23 +1,29 @@
 """BERT's encoder: token ids -> hidden vectors, each token seen together with all others of its
 sequence.
 
-    T  tokens      S  sequences      L  layers      V  rows of the embedding table
-    D  hidden_size      F  intermediate_size     H  num_heads           P  head size (D = H P)
-    B  sequences of one padded sub-batch         n  length of the longest of them
+    T  tokens           S  sequences      H  num_heads      P  head_size
+    D  hidden_size = H P
+    B  sequences of one padded sub-batch      n  length of the longest of them
 
-One layer: h = norm(h + out(attention(qkv(h)))); h = norm(h + down(gelu(up(h)))). Attention is
-softmax(q k^T / sqrt(P)) v within a sequence, in both directions, and gelu is the exact one. Before
-the first layer h = norm(embedding + position). Devlin et al., "BERT: Pre-training of Deep
-Bidirectional Transformers for Language Understanding", 2018.
+The model, with h the residual stream:
+
+    h = norm(embeddings(ids) + positions)
+    for each layer:
+        q, k, v = qkv(h)
+        h = attention_norm(h + out(softmax(q k^T / sqrt(P)) v))     within a sequence, both ways
+        h = norm(h + down(gelu(up(h))))                             the exact gelu, with erf
+
+Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language
+Understanding", 2018.
 
 A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It is read whole,
 there is no state.
 
-The upper layers may have other forms: `layers` ends with those for texts as a whole,
-`sentence_layers` are others, trained for sentences (docs/pocket.md), `judge_layers` others again,
-trained to judge the best sentences a second time, and `pair_layers` read the query and a sentence
-together. Every form continues from the lower layers that it does not have itself, and only
-`step_forms` runs the others than that of texts.
+The upper layers may exist in several forms (docs/pocket.md). The form "texts" has the layers in
+`layers`. Another form replaces the last few of them by layers of its own and shares the lower ones:
+"sentences" has `sentence_layers`, trained for sentences; "judge" has `judge_layers`, trained to
+judge the best sentences a second time; "pair" has `pair_layers`, which read the query and a
+sentence together. `forward` and `step` run the form "texts", `step_forms` any.
 """
 
 from __future__ import annotations
@@ -42,12 +48,12 @@ from runnel.ops.backend import inference
 class Packing(NamedTuple):
     """Where the tokens of packed sequences are, made once for all layers.
 
-    A sub-batch of sequences side by side is tokens (B, n) int64, the packed token at each place,
-    and valid (B, n) bool: where it is False, which token of the sequence does not matter; None: no
-    padding.
+    Attention runs on sub-batches of sequences of similar length, padded to a rectangle.
     """
 
     positions: Tensor  # (T,) int64, from 0 in each sequence
+    # Of each sub-batch, `tokens` (B, n) int64, the packed token at each place, and `valid` (B, n)
+    # bool, False where the place is padding (any token of the sequence); None: no padding.
     batches: list[tuple[Tensor, Tensor | None]]
     # (T,) int64: where each packed token is in the sub-batches' tokens laid end to end
     order: Tensor
@@ -77,7 +83,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         width, eps = config.hidden_size, config.layer_norm_eps
         self.heads = config.num_heads
-        # rows: all heads' queries, all keys, all values
+        # its outputs: the queries of all heads, then the keys of all heads, then the values
         self.qkv = WideBiasLinear(width, 3 * width)
         self.out = WideBiasLinear(width, width)
         self.attention_norm = LayerNorm(width, eps)
@@ -93,7 +99,7 @@ class EncoderLayer(nn.Module):
         return self.norm(hidden + self.down(F.gelu(self.up(hidden))))
 
     def _attend(self, qkv: Tensor, packing: Packing) -> Tensor:
-        """Attend: qkv (T, 3 D) -> (T, D)."""
+        """Run attention within each sequence: qkv (T, 3 D) -> (T, D)."""
         values = [qkv[:0, : qkv.shape[1] // 3]]
         for tokens, valid in packing.batches:
             # each (B, H, n, P)
@@ -113,8 +119,8 @@ class Encoder(EncoderBlocks, Backbone):
     """BERT's encoder with fp32 weights, freshly initialized as published. `formats` reads published
     weights.
 
-    `positions` holds the position embeddings and, added to each, the embedding of the first token
-    type: there is no other here.
+    `positions` is the sum of BERT's position embeddings and of its embedding of the first token
+    type: no other type is used here.
     """
 
     architecture = "encoder"
@@ -150,8 +156,8 @@ class Encoder(EncoderBlocks, Backbone):
         return [layer for layer in layers if isinstance(layer, EncoderLayer)]
 
     def shorten(self, longest: int) -> None:
-        """Read sequences of at most `longest` tokens, as the model's makers do; the other positions
-        go.
+        """Read sequences of at most `longest` tokens, as the model's makers do; drop the embeddings
+        of the positions after them.
         """
         self.set_config(replace(self.config, max_positions=min(longest, self.config.max_positions)))
         table = self.positions.weight
@@ -169,7 +175,7 @@ class Encoder(EncoderBlocks, Backbone):
         return other
 
     def linear_layers(self) -> list[nn.Linear | Int8Linear]:
-        """See `Backbone.linear_layers`: those of `step`, without other forms."""
+        """Return the linear layers of `step`, without those of forms other than "texts"."""
         own = {module for layer in self.blocks for module in layer.modules()}
         return [layer for layer in super().linear_layers() if layer in own]
 
@@ -200,8 +206,8 @@ class Encoder(EncoderBlocks, Backbone):
         arguments as of `forward`.
 
         Returns:
-            hidden (T, D) fp32 of each form, side by side. That of texts is what `step` returns, as
-            is that of a form without layers of its own.
+            hidden (T, D) fp32 of each form, side by side. The form "texts", and a form without
+            layers of its own, give what `step` returns.
         """
         self.check_whole(cu_seqlens, continues=False)
         hidden = self.embed_with(ids, added)
@@ -216,8 +222,8 @@ class Encoder(EncoderBlocks, Backbone):
         ).float()
 
     def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Run sequences through the lower layers and then `upper`, those of a form in training;
-        gradients reach only these.
+        """Run sequences through the lower layers and then `upper`, the layers of a form that is
+        trained; gradients reach only `upper`.
 
         ids (T,) and cu_seqlens (S+1,) int64, no sequence longer than `max_tokens` -> hidden (T, D)
         fp32.

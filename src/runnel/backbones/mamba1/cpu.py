@@ -1,7 +1,7 @@
 """Mamba-1 inference on the CPU: matrix products, and everything between them in the fused kernels
-of `kernels`.
+of `kernels.py`.
 
-T  tokens     D  hidden_size     Di inner_size     R  dt_rank     N  state_size     w  conv_width
+Di inner_size      w  conv_width      R  dt_rank
 """
 
 from typing import NamedTuple
@@ -41,8 +41,8 @@ class _Block(NamedTuple):
 
 
 class Mamba1Cpu(CpuStep):
-    """The fast step of Mamba-1, for linear layers that are all fp32, all bf16, or 8 bits but for
-    x_proj and dt_proj.
+    """The fast step of Mamba-1, for linear layers that are all fp32, all bf16, or in 8 bits except
+    for x_proj and dt_proj.
     """
 
     def __init__(self, model: Mamba1) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from runnel.backbones.checkpoint import state_spaces as published
-from runnel.backbones.checkpoint.tensors import Recognized, Stored, expect_agreement, shape_of
+from runnel.backbones.checkpoint.config_values import expect_agreement
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, shape_of
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 
 

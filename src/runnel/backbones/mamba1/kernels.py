@@ -1,8 +1,8 @@
 """The two fused kernels of a Mamba-1 block for CPU inference, on states that stay in a pool.
 
-    S  sequences      T  tokens      R  rows of the pool      L  layers
-    Di  channels, a multiple of 16
-    N  state size      w  conv width      G  = Di / 16 tiles      W  columns of the input projection
+    T  tokens      S  sequences      R  rows of the pool      L  layers
+    Di channels, a multiple of 16    G  = Di / 16 tiles
+    N  state size                    w  conv width            W  columns of the input projection
 
 In order, per block: `conv_silu` reads the x columns of the projection; after the products that make
 dt, B and C, `gated_scan` runs the recurrence and reads the z columns. Call both inside
@@ -64,8 +64,8 @@ from runnel.ops.simd import (
 )
 from runnel.ops.simd_tile import fill, place_in_pool
 
-_Four = tuple[Vector, Vector, Vector, Vector]  # of four tokens
-_TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
+_Four = tuple[Vector, Vector, Vector, Vector]  # one vector for each of four tokens
+_TOKENS = 64  # tokens of a block of the conv: their rows stay in cache while it goes over channels
 
 
 def _build_softplus(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -98,10 +98,13 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
 def advance(
     states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector
 ) -> Vector:
-    """Move the states of one tile over one token, with its row of coefficients, dt, dt x and the
-    output so far.
+    """Move the states of one tile over one token; return y + C h.
 
-    Return y with C h added.
+    Args:
+        states, rates: (N, 16), the states are updated.
+        coefficients: the token's B and C (2N,).
+        d, u: the token's dt and dt x.
+        y: the token's output so far, D x.
     """
     for n in range(N):
         h = fma(
@@ -124,8 +127,8 @@ def advance4(
     u: _Four,
     y: _Four,
 ) -> _Four:
-    """Run `advance` over four tokens. States and rates are loaded once, four
-    dependency chains overlap.
+    """Run `advance` over four tokens. States and rates are loaded once, and the computations of the
+    four tokens overlap.
     """
     d0, d1, d2, d3 = d
     u0, u1, u2, u3 = u
@@ -156,8 +159,8 @@ class Sequences(NamedTuple):
 class ScanInputs(NamedTuple):
     """The tensors of a step that `gated_scan` reads."""
 
-    x: NDArray[np.generic]  # (T, Di) fp32 or bf16
-    dt: NDArray[np.generic]  # likewise, before bias and softplus
+    x: NDArray[np.generic]  # (T, Di) fp32 or bf16 bits
+    dt: NDArray[np.generic]  # (T, Di), dtype of x, before bias and softplus
     coefficients: Floats  # (T, 2N), B and C
     projection: NDArray[np.generic]  # (T, W), dtype of x
 
@@ -182,12 +185,12 @@ def conv_silu(
     group: int,
     scratch: Scratch,
 ) -> None:
-    """out = silu(causal convolution of the first Di columns of `projection`).
+    """Set out = silu(causal convolution of the first Di columns of `projection`).
 
     Args:
         projection: (T, W) fp32 or bf16.
         weights: (w+1, Di) fp32: taps, the last one for the present token, then the bias.
-        taps: (0, .. w-1) as a tuple so that the code is made for this w.
+        taps: (0, .. w-1), a tuple so that the code is compiled for this w.
         pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; the rows in
             `write_rows` are updated.
         out: (T, Di), dtype of `projection`.
@@ -238,7 +241,7 @@ def gated_scan(
     group: int,
     scratch: Scratch,
 ) -> None:
-    """out = selective_scan(x, softplus(dt + dt_bias), A, B, C, D) * silu(z).
+    """Set out = selective_scan(x, softplus(dt + dt_bias), A, B, C, D) * silu(z).
 
     Args:
         pool: (R, L, Di, N) fp32; the rows in `write_rows` are updated.
@@ -281,8 +284,8 @@ def _scan_item(
     states: Pointer,
     out: Array,
 ) -> None:
-    """Run the tiles first .. last - 1 over tokens t .. end - 1 of one sequence; `states` (last -
-    first, N, 16) moves to the end.
+    """Run the tiles first .. last - 1 over the tokens t .. end - 1 of one sequence; update `states`
+    (last - first, N, 16).
     """
     _, N, _ = weights.rates.shape
     width = out.shape[1]

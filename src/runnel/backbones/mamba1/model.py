@@ -1,12 +1,20 @@
 """Mamba-1: token ids -> hidden vectors.
 
-    T  tokens           S  sequences        L  layers         V  rows of the embedding table
-    D  hidden_size      Di inner_size = expand D              R  dt_rank
-    N  state_size       w  conv_width
+    T  tokens           S  sequences                          N  state_size
+    Dm hidden_size      Di inner_size = expand Dm             w  conv_width
 
-One block: u = norm(h); x, z = in_proj(u); x = silu(conv(x)); r, B, C = x_proj(x); dt =
-softplus(dt_proj(r)); y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu
-and Dao, "Mamba", 2023.
+One block, with h the residual stream:
+
+    u = norm(h)
+    x, z = in_proj(u)
+    x = silu(conv1d(x))
+    r, B, C = x_proj(x)                       r: of dt_rank numbers
+    dt = softplus(dt_proj(r))
+    y = selective_scan(x, dt, -exp(A_log), B, C, D)       see `ops.selective_scan`
+    h += out_proj(y silu(z))
+
+A, B, C, D and dt have their published names; D (Di,) weighs x in y. Source: Gu and Dao, "Mamba",
+2023.
 """
 
 from dataclasses import dataclass
@@ -78,8 +86,8 @@ class Mamba1Mixer(nn.Module):
     def forward(
         self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """u (T, D), conv (S, Di, w-1), ssm (S, Di, N) -> out (T, D) and both new states, all in u's
-        dtype.
+        """u (T, Dm), conv (S, Di, w-1), ssm (S, Di, N) -> out (T, Dm) and both new states, all in
+        u's dtype.
         """
         c = self.config
         x, z = apply_linear(self.in_proj, u).chunk(2, dim=-1)
@@ -133,9 +141,11 @@ class Mamba1(BlockBackbone[MixerLayer[Mamba1Mixer]]):
         c = self.config
         # residual, norms, projections, conv, dt, y
         rows = 6 * c.hidden_size + 6 * c.inner_size + c.dt_rank + 4 * c.state_size
-        # on meta it is described, to be run elsewhere
+        # Without the fast step, `selective_scan` in plain torch also holds the decays and states of
+        # a chunk. A model on the meta device never runs: `runnel info` asks for the memory of the
+        # model that will, which has the fast step.
         plain = self.fast is None and self.device.type != "meta"
-        scan = 8 * c.inner_size * (c.state_size + 1) if plain else 0  # decays and states of a chunk
+        scan = 8 * c.inner_size * (c.state_size + 1) if plain else 0
         return 4 * (rows + scan)
 
     @property

@@ -1,7 +1,9 @@
 """Mamba-2 inference on the CPU: matrix products, and everything between them in the fused kernels
-of `kernels`.
+of `kernels.py`.
 
-T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
+The gated norm before out_proj divides by a root mean square of all heads. With one group, the
+division waits until after out_proj, which is linear: the next norm of the residual stream makes it
+(`deferred`, the sums of squares), and no pass over the heads' outputs is needed.
 """
 
 from typing import NamedTuple
@@ -40,7 +42,7 @@ class Mamba2Cpu(CpuStep):
         self._tiles = self._dtype == torch.bfloat16 and has_tiles()
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
-        # the gated norm's division can wait until after out_proj
+        # whether the gated norm's division waits until after out_proj
         self._defer = c.groups == 1 and not c.proj_bias
 
     def _run(

@@ -8,16 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from runnel.backbones.checkpoint import state_spaces as published
-from runnel.backbones.checkpoint.tensors import (
-    Recognized,
-    Stored,
+from runnel.backbones.checkpoint.config_values import (
     expect_agreement,
-    expect_fit,
     expect_options,
     number,
-    shape_of,
-    whole,
+    whole_number,
 )
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, expect_fit, shape_of
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 
 # where a config does not say
@@ -55,7 +52,9 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     # channels of B and C together
     both = shape_of(backbone, published.MIXER + "conv1d.weight", 3, where)[0] - inner
     # Tensors alone do not tell the groups; 256 states is the most of any published model with one.
-    groups = whole(options, names[3], where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None))
+    groups = whole_number(
+        options, names[3], where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None)
+    )
     count = shape_of(backbone, published.MIXER + "A_log", 1, where)[0]
     fits = count > 0 and inner % count == 0 and both >= 2 * groups and both % (2 * groups) == 0
     expect_fit(

@@ -1,27 +1,33 @@
 """Everything of a Mamba-2 block between its two projections, for CPU inference.
 
-    T  tokens      S  sequences      C  chunks (at most CHUNK tokens of one sequence)      Q  CHUNK
-    H  heads      P  head size      G  groups      N  state size      w  conv width
-    Di = H P      Cd = Di + 2 G N      R  rows of the state pool      L  layers
-    Pp, Np              P and N padded to whole tiles and vectors
+    T  tokens      Q  CHUNK, the most tokens of a chunk, which belong to one sequence
+    H  heads       P  head size      G  groups      N  state size      w  conv width
+    Di = H P       Cd = Di + 2 G N                  W  columns of the input projection
+    R  rows of the state pool        L  layers
+    Pp, Np  P and N padded to whole tiles and vectors
+    Kp  P padded to whole words of bytes, in 8 bits
 
-Two kernels per block. `prepare_chunks` works on what all heads of a group share: conv + SiLU of B
+Two kernels per block. `prepare_chunks` computes what all heads of a group share: conv + SiLU of B
 and C, the time steps, and C B^T of every chunk. `scan_heads` gives each (sequence, head) to one
-core, which walks through its chunks:
+core, which walks through its chunks. With M the state (P, N) before a chunk, and c_i the sum of dt
+A over the tokens of the chunk up to i:
 
-    y_i = exp(c_i) C_i S + sum_{j<=i} exp(c_i - c_j) dt_j (C_i . B_j) x_j + D x_i          c:
-                                                                                           running
-                                                                                           sum of dt
-                                                                                           A in the
-                                                                                           chunk
-    S  <- exp(c_Q) S + sum_j exp(c_Q - c_j) dt_j x_j B_j^T
+    y_i = exp(c_i) M C_i + sum over j <= i of exp(c_i - c_j) dt_j (C_i . B_j) x_j + D x_i
+    M  <- exp(c_Q) M + sum over j of exp(c_Q - c_j) dt_j x_j B_j^T
 
-as matrix tiles, the conv and SiLU of x before and the gate after them while the chunk is in cache.
+The sums are products of matrix tiles (`ops.chunk_tiles`). The conv and SiLU of x come before them
+and the gate after them, while the chunk is in cache:
+
+    prepare_chunks   _prepare_group, for each chunk and group; _time_steps, for each chunk
+    scan_heads       for each sequence and head, for each chunk: conv of x, `mix`, `scan_panel`,
+                     `gate`; at the end the states go to the pool
+
 The state stays fp32 between chunks; the factors of the products are bf16 where the projections are
 bf16 (sums in fp32), and fp32 where they are fp32. The division by the gated norm's root mean square
-is left to `add_rms_norm`, which is why only its sums of squares are returned here.
+is left to `add_rms_norm`: here only its sums of squares are computed.
 
-`kind` is a pointer to the projections, whose type chooses bf16 or fp32.
+`kind` is a pointer to the projections, whose type chooses bf16 or fp32. Names that end in `row` or
+`stride` are distances between rows, in numbers.
 """
 
 from typing import NamedTuple
@@ -119,7 +125,7 @@ class Outputs(NamedTuple):
 
 
 def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
-    """`Weights.conv` of weight (Cd, w) and bias (Cd,)."""
+    """Return `Weights.conv` for weight (Cd, w) and bias (Cd,)."""
     width = round_up(s.head_size, TILE_COLUMNS)
     n = round_up(s.state_size, 2 * LANES)
     inner = s.heads * s.head_size
@@ -153,7 +159,7 @@ def allocate(
 
 
 def scratch_size(s: Shape, conv_width: int) -> int:
-    """fp32 numbers of scratch that one worker needs."""
+    """Return the fp32 numbers of scratch that a worker needs for the larger of the two kernels."""
     width = round_up(s.head_size, TILE_COLUMNS)
     n = round_up(s.state_size, 2 * LANES)
     back = conv_width - 1
@@ -181,8 +187,8 @@ def mix(
     rows: int,
     growth: Pointer,
 ) -> None:
-    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to a multiple
-    of ROWS; rows of CHUNK.
+    """Set out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, and 0 above the diagonal up to a
+    multiple of ROWS; rows are CHUNK numbers apart. `sums` has the c_i.
 
     Left of the blocks on the diagonal, exp(c_i - c_j) is exp(c_i - c_b) exp(c_b - c_j), where b is
     the block's first row: two numbers of at most 1, one for each row and one for each column.
@@ -227,7 +233,9 @@ def gate(
     squares: Pointer,
     heads: int,
 ) -> None:
-    """out = (y + D x) silu(z) * weight, and the sums of squares before the weight."""
+    """Set out = (y + D x) silu(z) * weight, and `squares` to the sums of squares of (y + D x)
+    silu(z).
+    """
     skip = splat(D)
     for t in range(tokens):
         sums = splat(ZERO)
@@ -244,7 +252,7 @@ def gate(
 
 @njit(**SERIAL)
 def prefetch_rows(base: Pointer, stride: int, tokens: int, width: int) -> None:
-    """Ask for `tokens` rows of `width` numbers, `stride` apart."""
+    """Have the processor load `tokens` rows of `width` numbers into cache, `stride` apart."""
     line = 16 * numbers_per_word(base)  # numbers in 64 bytes
     for t in range(tokens):
         for c in range(0, width + line - 1, line):
@@ -268,8 +276,8 @@ def _time_steps(
     dt: Pointer,
     sums: Pointer,
 ) -> None:
-    """dt = clamp(softplus(source + bias)) and the running sum of dt A, for all heads of one chunk,
-    `rows` apart.
+    """Set dt = clamp(softplus(source + bias)), and `sums` to the running sum of dt A, for all heads
+    of one chunk; those of a head are `rows` after those of the head before.
     """
     for h in range(heads):
         running = ZERO
@@ -295,8 +303,8 @@ def _prepare_group(
     g: int,
     scratch: Pointer,
 ) -> None:
-    """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the
-    chunk's first token.
+    """Compute B and C of one chunk and group by the conv, write them as words for the tile
+    products, and compute C B^T. `source`: the projection of the chunk's first token.
     """
     heads, groups, n = s.heads, s.groups, s.state_size
     back = len(taps) - 1
@@ -370,8 +378,8 @@ def prepare_chunks(
             columns.
         layer: which layer of the pool.
         conv_pool: (R, L, Cd, w-1) fp32; read only.
-        s, taps, w, p, b: shape, (0, .. w-1) as a tuple so that the code is made for this w,
-            weights, plan and buffers.
+        s, w, p, b: shape, weights, plan and buffers.
+        taps: (0, .. w-1), a tuple so that the code is compiled for this w.
     """
     chunks = p.sequence.shape[0]
     stride = projected.shape[1]
@@ -416,8 +424,8 @@ def prepare_chunks(
 def _prefetch_chunk(
     projected: Array, gated: Array, s: Shape, p: ChunkPlan, sequence: int, h: int, before: int
 ) -> None:
-    """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor
-    does not foresee.
+    """Have the processor load z, x and the output of one head and chunk into cache: short rows far
+    apart, which it does not foresee.
     """
     begin = p.cu_seqlens[sequence] + before
     stride = projected.shape[1]
@@ -451,8 +459,8 @@ def _scan_chunk(
     y: Pointer,
     memory: Pointer,
 ) -> None:
-    """y of one chunk from x (tokens, Pp) and the state's panels; the state is not zero if
-    `has_state`, and is moved over the chunk if `advances`.
+    """Compute y of one chunk from x (tokens, Pp) and the panels of the state, which is zero unless
+    `has_state`; if `advances`, update the state.
     """
     step = numbers_per_word(kind)
     n = round_up(s.state_size, 2 * LANES)
@@ -517,9 +525,7 @@ def _gate_chunk(
     h: int,
     tokens: int,
 ) -> None:
-    """The chunk's part of the outputs. `start`: its first token. x is
-    overwritten.
-    """
+    """Write one chunk of a head to the outputs and overwrite x. `start`: its first token."""
     size, heads = s.head_size, s.heads
     width = round_up(s.head_size, TILE_COLUMNS)
     row = outputs.gated.shape[1]
@@ -649,11 +655,11 @@ def scan_heads(
     p: ChunkPlan,
     b: Buffers,
 ) -> None:
-    """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside
+    """Compute the rest of the block, after `prepare_chunks` with the same arguments. Call it inside
     `numba_math.parallel()`.
 
     Args:
-        outputs: filled.
+        outputs: to be filled.
         conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are
             updated.
     """
@@ -692,7 +698,7 @@ def normalize_groups(gated: Array, squares: Array, groups: int, count: int, eps:
     Args:
         gated: (T, Di), or the (T, H) scales of its bytes.
         squares: (T, H).
-        count: numbers behind the squares of a group.
+        count: how many numbers the sums of squares of a group cover.
     """
     inner = gated.shape[1]
     heads = squares.shape[1]

@@ -1,13 +1,21 @@
 """Mamba-2: token ids -> hidden vectors.
 
-    T  tokens           S  sequences        L  layers         V  rows of the embedding table
-    D  hidden_size      Di inner_size = expand D      H  num_heads      P  head_size      (Di = H P)
-    N  state_size       G  groups of B and C                  w  conv_width
-    Cd conv_channels = Di + 2 G N                             W  projection_size = Di + Cd + H
+    T  tokens           S  sequences        N  state_size
+    Dm hidden_size      Di inner_size = expand Dm = H P
+    H  num_heads        P  head_size        Cd conv_channels = Di + 2 groups N
+    w  conv_width
 
-One block: u = norm(h); z, xBC, dt = in_proj(u); xBC = silu(conv(xBC)); y = ssd(x, softplus(dt +
-dt_bias), -exp(A_log), B, C, D); h += out_proj(gated_rms_norm(y, z)). Dao and Gu, "Transformers are
-SSMs", 2024.
+One block, with h the residual stream:
+
+    u = norm(h)
+    z, xBC, dt = in_proj(u)                   xBC: x (Di), B and C (groups N each), side by side
+    x, B, C = silu(conv1d(xBC))
+    dt = softplus(dt + dt_bias)
+    y = ssd(x, dt, -exp(A_log), B, C, D)      see `ops.ssd`
+    h += out_proj(gated_rms_norm(y, z))       see `ops.gated_rms_norm`
+
+A, B, C, D and dt have their published names; D (H,) weighs x in y. Source: Dao and Gu,
+"Transformers are SSMs", 2024.
 """
 
 from __future__ import annotations
@@ -94,7 +102,7 @@ class Mamba2Mixer(nn.Module):
     def forward(
         self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """u (T, D), conv (S, Cd, w-1), ssm (S, H, P, N) -> out (T, D) and both new states, all in
+        """u (T, Dm), conv (S, Cd, w-1), ssm (S, H, P, N) -> out (T, Dm) and both new states, all in
         u's dtype.
         """
         c = self.config

@@ -11,6 +11,7 @@ G groups   N state size   R ranks   H heads   Di inner size
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from runnel.backbones.checkpoint.config_values import expect_agreement, number, whole_number
 from runnel.backbones.checkpoint.state_spaces import (
     MIXER,
     padded_vocab,
@@ -23,11 +24,8 @@ from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
     count_layers,
-    expect_agreement,
     expect_fit,
-    number,
     shape_of,
-    whole,
 )
 from runnel.backbones.mamba3.model import ACTIVATIONS, Mamba3, Mamba3Config
 from runnel.errors import CheckpointError
@@ -106,7 +104,7 @@ def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: s
     heads, rank, width = shape_of(tensors, MIXER + "B_bias", 3, where)
     inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
     rows = shape_of(tensors, MIXER + "in_proj.weight", 2, where)[0]
-    groups = whole(ssm, "ngroups", where, 1)
+    groups = whole_number(ssm, "ngroups", where, 1)
     angles = rows - 2 * inner - 2 * rank * groups * width - 3 * heads
     fits = (
         heads > 0

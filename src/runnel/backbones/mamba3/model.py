@@ -1,18 +1,27 @@
 """Mamba-3: token ids -> hidden vectors.
 
-    T  tokens           S  sequences        L  layers         V  rows of the embedding table
-    D  hidden_size      Di inner_size = expand D      H  num_heads      P  head_size      (Di = H P)
-    N  state_size      G  groups of B and C
-    R  ranks, inputs and outputs of a head (1 without mimo)
-    F  ffn_size
+    T  tokens           S  sequences        N  state_size
+    Dm hidden_size      H  num_heads        P  head_size
+    G  groups of B and C                    Na angles of a head
+    R  rank, the inputs and outputs of a head for each token (1 without mimo)
 
-One block: u = norm(h); z, x, B, C, dt, A, trap, angles = in_proj(u); dt = softplus(dt + dt_bias); A
-= -(1 + A), or -1 / (1 - A) below 0 (by another version of the authors' code -softplus(A)); k =
-B_norm(B) + B_bias and q = C_norm(C) + C_bias, pairs of their channels turned by the sum of pi dt
-tanh(angles) over all tokens so far; y = trapezoid(q, k, x mimo_x, dt, A, sigmoid(trap)) + D x
-mimo_x; y = the sum over the ranks of mimo_o norm(y) silu(z mimo_z); h += out_proj(y); then h +=
-mlp(norm2(h)) if the model has feed-forward layers. Without mimo there are no mimo_x, mimo_z and
-mimo_o.
+One block, with h the residual stream:
+
+    u = norm(h)
+    z, x, B, C, dt, A, trap, angles = in_proj(u)
+    dt = softplus(dt + dt_bias)
+    A = -(1 + A) for A >= 0, -1 / (1 - A) below   (the "softplus" activation: A = -softplus(A))
+    turn = the sum of pi dt tanh(angles) over all tokens so far
+    k = B_norm(B) + B_bias, pairs of its channels turned by `turn`
+    q = C_norm(C) + C_bias, likewise
+    v = x mimo_x
+    y = trapezoid(q, k, v, dt, A, sigmoid(trap)) + D v            see `ops.trapezoid`
+    y = the sum over the ranks of mimo_o norm(y) silu(z mimo_z)   norm: only with `out_norm`
+    h += out_proj(y)
+    h += mlp(norm2(h))                            only in a model with feed-forward layers
+
+Without mimo (multiple inputs, multiple outputs) R is 1 and mimo_x, mimo_z and mimo_o are left out.
+A, B, C, D and dt have their published names; D (H,) weighs v in y.
 
 Source: Lahoti et al., "Mamba-3", 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in
     state-spaces/mamba e9594ce; A = -softplus(A) in its release 2.3.2.
@@ -98,8 +107,8 @@ class Mamba3Mixer(nn.Module):
     def forward(
         self, u: Tensor, cu_seqlens: Tensor, state: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, ...]:
-        """u (T, D), state: this layer's, as in `Mamba3.state_shapes` -> out (T, D) and the new
-        state, all in u's dtype.
+        """u (T, Dm) and this layer's part of `Mamba3.state_shapes` -> out (T, Dm) and the layer's
+        new state, all in u's dtype.
         """
         c = self.config
         mimo = self.config.ranks is not None
@@ -167,8 +176,8 @@ class Mamba3Layer(nn.Module):
     def forward(
         self, hidden: Tensor, cu_seqlens: Tensor, *state: Tensor | None
     ) -> tuple[Tensor, ...]:
-        """hidden (T, D) and this layer's state, as in `Mamba3.state_shapes`, all None for zero ->
-        the same, all new.
+        """hidden (T, Dm) and this layer's part of `Mamba3.state_shapes`, each None for zeros -> the
+        new hidden and the new state.
         """
         out, *after = self.mixer(self.norm(hidden), cu_seqlens, None if state[0] is None else state)
         hidden = hidden + out
@@ -195,8 +204,9 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
 
     def __init__(self, config: Mamba3Config) -> None:
         super().__init__(config, Mamba3Layer)
-        # `ops.trapezoid` shortens the chunks by the ranks
-        self.plain = PlainForm("trapezoid", CHUNK // power_of_two(config.rank), 11)
+        # `ops.trapezoid` shortens the chunks by the ranks; copies as measured
+        chunk = CHUNK // power_of_two(config.rank)
+        self.plain = PlainForm("trapezoid", chunk=chunk, copies=11)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """The state, the last token's turned keys and values, and the angles modulo a full turn."""
@@ -210,34 +220,35 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projections, gates, feed-forward; keys, queries and angles of all groups and
-        heads.
-        """
         c = self.config
+        # B and C after their norms, the angles, and dt, A and trap of each head
         shared = 2 * c.rank * c.groups * c.state_size + c.angles + 3 * c.num_heads
+        # of each head: q and k, before and after their turn, v, y and its stages; sums of angles
         heads = c.num_heads * (4 * c.rank * (c.state_size + c.head_size) + 6 * c.angles)
-        return 4 * (
-            4 * c.hidden_size
+        return 4 * (  # bytes of fp32
+            4 * c.hidden_size  # residual, normed, output, hidden
             + sum(c.projections)
             + shared
             + heads
-            + c.inner_size
-            + 3 * (c.ffn_size or 0)
+            + c.inner_size  # the gated output
+            + 3 * (c.ffn_size or 0)  # value, gate and their product
         )
 
     @property
     def flops_per_token(self) -> int:
-        """For each state: the decay, and for each rank two inputs and the product with q."""
+        """Linear layers, and for each number of the state 1 operation for its decay and 6 for each
+        rank: two inputs and the product with q.
+        """
         c = self.config
         linear = c.hidden_size * (sum(c.projections) + c.inner_size + 3 * (c.ffn_size or 0))
         return c.num_layers * (2 * linear + (1 + 6 * c.rank) * c.inner_size * c.state_size)
 
 
 def _sums(x: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the angles at each token (T, H, A) and after each sequence (S, H, A): sums of x over
+    """Return the angles at each token (T, H, Na) and after each sequence (S, H, Na): sums of x over
     the tokens so far, mod 2 pi.
 
-    Summed in fp64, because a sum grows with the text while only its rest modulo a full turn
+    The sums are in fp64, because a sum grows with the text while only its rest modulo a full turn
     matters.
     """
     grid = Grid(cu_seqlens.to("cpu", torch.int64), CHUNK, torch.float64, x.device)
@@ -257,7 +268,7 @@ def _sums(x: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor,
 
 
 def _turn(x: Tensor, angle: Tensor, *, neighbors: bool) -> Tensor:
-    """Turn pairs of the channels of x (T, H, R, N) by angle (T, H, 1, A): channels 2i and 2i + 1,
+    """Turn pairs of the channels of x (T, H, R, N) by angle (T, H, 1, Na): channels 2i and 2i + 1,
     or i and i + N/2.
     """
     pairs = x.unflatten(-1, (-1, 2)) if neighbors else x.unflatten(-1, (2, -1)).transpose(-1, -2)

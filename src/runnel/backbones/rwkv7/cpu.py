@@ -1,8 +1,7 @@
 """RWKV-7 inference on the CPU: matrix products, and everything between them in the fused kernels of
-`kernels`.
+`kernels.py`, whose header has the order of a layer.
 
-T  tokens      S  sequences      D  hidden_size      F  ffn_size      H  heads
-G  groups of 8-bit inputs of ffn.value
+T  tokens      D  hidden_size      F  ffn_size      Rw  all low ranks together, see `kernels.py`
 """
 
 from typing import NamedTuple
@@ -49,24 +48,27 @@ class _Layer(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Activations of one step; numbers are in the weights' dtype, or the low-rank pairs' if these
-    are 8 bits.
+    """The activations of one step. Numbers are in the weights' dtype; if the weights are 8 bits, in
+    the dtype of the low-rank pairs. Several activations share memory, where one is no longer needed
+    when the other is made.
     """
 
     out: Activations  # (T, D)
     v_first: Activations  # (T, D)
-    slots: list[Activations]  # 4 of (T, D): r, k, v and what they are made of
-    middle: Activations  # (T, F), in the memory of slots 1 and up
-    low: Activations  # (T + TILE_ROWS, Rw)
-    # (3, T, D): for r, k, v, or the first for ffn.key; in the memory of slots 0 to 2
+    slots: list[Activations]  # 4 of (T, D): k, v, a part of `mixes`, r
+    middle: Activations  # (T, F), the output of ffn.key, in the memory of slots 1 and up
+    low: Activations  # (T + TILE_ROWS, Rw), the low-rank activations
+    # (3, T, D), the inputs of r, k and v; the first is also that of ffn.key. In the memory of slots
+    # 0 to 2; of its own in 8 bits.
     mixes: Activations
-    gated: Activations  # (T, D): for output, a head being a group; slot 3
-    squared: Activations  # (T, F): for ffn.value; `middle`
+    # (T, D), the input of `output`, each head a group in 8 bits; slot 3, or of its own in 8 bits
+    gated: Activations
+    squared: Activations  # (T, F), the input of ffn.value; `middle`, or of its own in 8 bits
 
 
 class Rwkv7Cpu(CpuStep):
-    """The fast step of RWKV-7, for linear layers that are all fp32, all bf16, or 8 bits but for the
-    low-rank pairs.
+    """The fast step of RWKV-7, for linear layers that are all fp32, all bf16, or in 8 bits except
+    for the low-rank pairs.
     """
 
     def __init__(self, model: Rwkv7) -> None:
@@ -167,9 +169,7 @@ class Rwkv7Cpu(CpuStep):
         return end
 
     def _work(self, tokens: int) -> _Work:
-        """Return memory for the activations of a step; what is used up before the next is made
-        shares it.
-        """
+        """Return memory for the activations of a step."""
         c = self._config
         size = tokens * c.hidden_size
         memory = self._tensor("slots", max(4 * size, size + tokens * c.ffn_size), dtype=self._dtype)

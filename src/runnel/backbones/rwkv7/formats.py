@@ -16,16 +16,13 @@ from typing import Any
 
 from torch import Tensor
 
+from runnel.backbones.checkpoint.config_values import OFF, expect_agreement, expect_options, number
 from runnel.backbones.checkpoint.shapes import some
 from runnel.backbones.checkpoint.tensors import (
-    OFF,
     Recognized,
     Stored,
     count_layers,
-    expect_agreement,
     expect_fit,
-    expect_options,
-    number,
     renamed,
     shape_of,
 )

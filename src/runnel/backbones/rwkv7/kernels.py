@@ -1,11 +1,15 @@
-"""Everything of an RWKV-7 time mix between its matrix products, for CPU inference.
+"""Everything of an RWKV-7 layer between its big matrix products, for CPU inference.
 
-    T  tokens           S  sequences           H  heads           N  head size           D = H N
-    R  rows of the state pool      L  layers      Np, Dp  N and D rounded up to whole vectors
+    T  tokens           S  sequences       H  heads           N  head size           D = H N
+    R  rows of the state pool              L  layers          F  ffn_size
+    Np, Dp  N and D rounded up to whole vectors
+    Rw      all four ranks together, each a whole number of panels (see `LowRank`)
+    M       mixes that big products read: 3 in a time mix (r, k, v), 1 in the feed-forward part
+    G, Kp   groups of 8-bit inputs, and the bytes of a group
 
-    Rw    all four ranks, each a whole number of panels (see `LowRank`)
+The letters of the mixes and the equations are those of `model.py`.
 
-In order, per layer (products in brackets are not made here):
+In order, per layer (the products in brackets are `Product`s of the caller, `cpu.py`):
 
     add_norm_shift   x_r, x_k, x_v and the low-rank activations
     [r, k, v]
@@ -20,11 +24,11 @@ In order, per layer (products in brackets are not made here):
     square_relu
     [value]
 
-and at the end `add_norm`. `mix_heads` gives each (sequence, head) to one core, which walks through
-its tokens in blocks: the low-rank products and what else the recurrence takes are made in tiles
-that stay in cache, the state advances token by token, and the output is normed and gated on its way
-out. States and all arithmetic are fp32; only factors of matrix products are bf16 where the weights
-are.
+and at the end of the model `add_norm`. `mix_heads` gives each (sequence, head) to one core, which
+walks through its tokens in blocks: the low-rank products and the other inputs of the recurrence are
+made in tiles that stay in cache, the state advances token by token, and the output is normed and
+gated before it is written. States and all arithmetic are fp32; only factors of matrix products are
+bf16 where the weights are.
 """
 
 from typing import NamedTuple
@@ -83,8 +87,8 @@ from runnel.ops.simd_tile import (
 )
 from runnel.ops.wkv7.lanes import advance
 
-BLOCK = 32  # tokens that a head advances at a time: their tiles and the state stay in cache
-ROWS = 32  # tokens of one task of the token shift
+BLOCK = 32  # tokens of a block of `mix_heads`: their tiles and the state stay in cache
+ROWS = 32  # tokens of a block of `add_norm_shift`, which is one task
 
 
 class Shape(NamedTuple):
@@ -96,7 +100,7 @@ class Shape(NamedTuple):
 
 
 class HeadWeights(NamedTuple):
-    """Small fp32 weights of one layer, (H, Np): every head padded with zeros."""
+    """Small fp32 weights of one layer's time mix, each (H, Np), every head padded with zeros."""
 
     w0: Floats
     a0: Floats
@@ -126,20 +130,20 @@ class ShiftWeights(NamedTuple):
 
     norm: Floats  # (Dp,)
     bias: Floats  # (Dp,)
-    mixes: Floats  # (M, Dp)
+    mixes: Floats  # (M, Dp), and in a time mix three more rows, those of w, a and g
 
 
 class BlockPlan(NamedTuple):
-    """A step's sequences, and where its blocks of ROWS tokens are."""
+    """The sequences of a step, and its blocks of ROWS tokens."""
 
     cu_seqlens: Indices  # (S+1,)
     read_rows: Indices  # (S,), -1: start from zero
     write_rows: Indices  # (S,), -1: the end state is not wanted
-    first: Indices  # (blocks,) which sequence a block's first token belongs to
+    first: Indices  # (blocks,) the sequence of each block's first token
 
 
 class Mixes(NamedTuple):
-    """What `add_norm_shift` fills."""
+    """The results of `add_norm_shift`."""
 
     # (M, T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (M, T, Kp) uint8.
     mixes: NDArray[np.generic]
@@ -160,14 +164,14 @@ class Buffers(NamedTuple):
 
 
 def pad_heads(weight: Floats, s: Shape) -> Floats:
-    """(D,) or (H, N) -> (H, Np)."""
+    """Pad each head with zeros: (D,) or (H, N) -> (H, Np)."""
     out = np.zeros((s.heads, round_up(s.head_size)), np.float32)
     out[:, : s.head_size] = weight.reshape(s.heads, s.head_size)
     return out
 
 
 def pad_columns(weight: Floats) -> Floats:
-    """(..., D) -> (..., Dp)."""
+    """Pad rows with zeros: (..., D) -> (..., Dp)."""
     return np.pad(
         weight, [(0, 0)] * (weight.ndim - 1) + [(0, round_up(weight.shape[-1]) - weight.shape[-1])]
     )
@@ -182,8 +186,8 @@ def plan_blocks(cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) ->
 
 
 def pack_panels(matrix: Tensor) -> Floats:
-    """(N, K) -> (N / TILE_COLUMNS, words of K, TILE_COLUMNS); N a multiple of TILE_COLUMNS, K of
-    LANES.
+    """Lay a matrix (rows, columns) out as words for tile products: (rows / TILE_COLUMNS, words of a
+    row, TILE_COLUMNS). `rows` is a multiple of TILE_COLUMNS, `columns` of LANES.
     """
     step = 4 // matrix.dtype.itemsize
     panels = (
@@ -196,8 +200,8 @@ def pack_panels(matrix: Tensor) -> Floats:
 
 
 def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:
-    """Of downs (rank, D) and ups (D, rank), all fp32 or all bf16, of v (absent in the first layer),
-    w, a and g.
+    """Lay out the low-rank pairs of v (absent in the first layer), w, a and g, all fp32 or all
+    bf16: each has a down matrix (rank, D) and an up matrix (D, rank).
     """
     width = s.heads * s.head_size
     panel = TILE_COLUMNS
@@ -219,7 +223,9 @@ def allocate(memory: StepMemory, s: Shape, rows: int) -> Buffers:
 
 
 def scratch_size(s: Shape) -> int:
-    """fp32 numbers of scratch that one worker needs, for a block of the shift or for a head."""
+    """Return the fp32 numbers of scratch that one worker needs, for a block of `add_norm_shift` or
+    for a head of `mix_heads`.
+    """
     width = round_up(s.heads * s.head_size)
     size = round_up(s.head_size)
     wide = round_up(s.head_size, TILE_COLUMNS)
@@ -280,8 +286,8 @@ def norm_token(
     out: Pointer,
     update: bool,
 ) -> None:
-    """out = norm(residual + added); residual += added if `update`. Pointers to one token; `out` has
-    Dp numbers.
+    """Set out = norm(residual + added) for one token, and residual += added if `update`. Pointers;
+    `out` has Dp numbers.
     """
     sums = splat(ZERO)
     for c in range(0, width, LANES):
@@ -305,8 +311,8 @@ def norm_token(
 
 @njit(**SERIAL)
 def start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> None:
-    """What comes before a sequence, into the Dp numbers of `before`; an empty sequence's is also
-    its end.
+    """Set `before` (Dp,) to the token that a sequence carries from the step before (zeros: none).
+    If the sequence is empty, carry that token on.
     """
     read_row = p.read_rows[s]
     write_row = p.write_rows[s]
@@ -329,8 +335,8 @@ def mix(
     out: Pointer,
     size: int,
 ) -> None:
-    """out[m] = now + (before - now) * mixes[m] of one token; `size` numbers
-    from one m to the next.
+    """Set out[m] = now + (before - now) * mixes[m] for one token and each m. In `out`, m + 1 is
+    `size` numbers after m. `indices`: any tuple of as many integers as there are mixes.
     """
     for c in range(0, width, LANES):
         x = load(now, c)
@@ -349,8 +355,8 @@ def project(
     out: Pointer,
     stride: int,
 ) -> None:
-    """The low-rank activations of one block from its mixes for v, w, a and g, (4, ROWS, Dp) in the
-    dtype of `out`.
+    """Compute the low-rank activations of one block (`Mixes.low`) from its mixes for v, w, a and g,
+    (4, ROWS, Dp) in the dtype of `out`.
     """
     depth = padded // numbers_per_word(out)
     for part in range(4):
@@ -367,24 +373,25 @@ def project(
                 store(out, i // TILE_COLUMNS * stride + panel * TILE_COLUMNS + i % TILE_COLUMNS, x)
 
 
-_LEAST_SQUARE = np.float32(1e-24)  # of a removal key's length, 1e-12
+_LEAST_SQUARE = np.float32(1e-24)  # the square of the least length of a removal key, 1e-12
 
 
 class Products(NamedTuple):
-    """What the matrix products gave, fp32 or bf16 bits."""
+    """The outputs of the matrix products, fp32 or bf16 bits."""
 
-    r: NDArray[np.float32]  # (T, D), as are the next three
-    k: NDArray[np.float32]
-    v: NDArray[np.float32]
-    v_first: NDArray[np.float32]  # v of the first layer; not read there
+    r: NDArray[np.float32]  # (T, D)
+    k: NDArray[np.float32]  # (T, D)
+    v: NDArray[np.float32]  # (T, D)
+    v_first: NDArray[np.float32]  # (T, D), v of the first layer; not read in that layer
     # (at least T + TILE_ROWS - 1, Rw): low-rank activations; rows beyond T may have any content
     low: NDArray[np.float32]
 
 
 class _Tiles(NamedTuple):
-    """Pointers to scratch."""
+    """Pointers to the scratch of one block of a head."""
 
-    r: Pointer  # (BLOCK, Np), as are the next six
+    # (BLOCK, Np): r, decay, k, v, a, b, out
+    r: Pointer
     decay: Pointer
     k: Pointer
     v: Pointer
@@ -418,7 +425,9 @@ def _tiles(memory: Pointer, size: int) -> _Tiles:
 def _raise(
     low: Pointer, stride: int, count: int, n: int, low_rank: LowRank, h: int, out: Pointer
 ) -> None:
-    """The low-rank products of one block and head. `low`: its first activation."""
+    """Compute the low-rank products of one block and head. `low`: the activations of its first
+    token.
+    """
     step = numbers_per_word(low)
     panels = round_up(n, TILE_COLUMNS) // TILE_COLUMNS
     words = stride // step
@@ -438,14 +447,16 @@ def _raise(
 
 @njit(**SERIAL)
 def _raised(tiles: _Tiles, part: int, t: int, c: int, n: int) -> Vector:
-    """Sixteen numbers of a low-rank product."""
+    """Return the numbers c .. c + 15 of token t of a low-rank product; `part` 0 is v, 1 w, 2 a, 3
+    g.
+    """
     panel = part * (round_up(n, TILE_COLUMNS) // TILE_COLUMNS) + c // TILE_COLUMNS
     return load(tiles.up, (panel * BLOCK + t) * TILE_COLUMNS + c % TILE_COLUMNS)
 
 
 @njit(**SERIAL)
 def _lengths(k: Pointer, stride: int, count: int, n: int, k_k: Pointer, tiles: _Tiles) -> None:
-    """The k tile, and 1 / the length of each removal key k * k_k."""
+    """Fill the tiles k and scale: 1 / the length of each removal key k * k_k."""
     size = round_up(n)
     for t in range(count):
         squares = splat(ZERO)
@@ -471,8 +482,8 @@ def _prepare(
     h: int,
     tiles: _Tiles,
 ) -> None:
-    """Tiles of one block from the products, whose first numbers are at `at`, and from the low-rank
-    products.
+    """Fill the tiles of one block, from the products, whose first numbers are at `at`, and from the
+    low-rank products.
     """
     size = round_up(n)
     place = h * size
@@ -520,7 +531,7 @@ def _finish(
     h: int,
     tiles: _Tiles,
 ) -> None:
-    """out = (norm(tile) + bonus v) g for `count` tokens from `begin` on."""
+    """Set out = (norm(tiles.out) + bonus v) g for `count` tokens from `begin` on."""
     n = s.head_size
     stride = out.shape[1]
     own = shift(address(out), begin * stride + h * (stride // s.heads))
@@ -567,7 +578,7 @@ def _mix_head(
     task: int,
     memory: Pointer,
 ) -> None:
-    """All tokens of one head of one sequence."""
+    """Compute all tokens of one head of one sequence."""
     sequence = task // s.heads
     h = task % s.heads
     n = s.head_size
@@ -616,8 +627,8 @@ def mix_heads(
     p: BlockPlan,
     b: Buffers,
 ) -> None:
-    """A layer's recurrence and all that is between it and the matrix products. Call it inside
-    `numba_math.parallel()`.
+    """Compute a layer's recurrence, and everything between it and the matrix products. Call it
+    inside `numba_math.parallel()`.
 
     Args:
         x: `Products`.
@@ -660,7 +671,7 @@ def _shift_block(
     block: int,
     memory: Pointer,
 ) -> None:
-    """The tokens of one block. `memory`: scratch."""
+    """Compute the tokens of one block of `add_norm_shift`. `memory`: scratch."""
     tokens, width = residual.shape
     padded = round_up(width)
     s = p.first[block]
@@ -719,8 +730,8 @@ def add_norm_shift(
     low_indices: tuple[int, ...],
     low_rank: LowRank,
 ) -> None:
-    """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside
-    `numba_math.parallel()`.
+    """Set residual += added and y = norm(residual), and mix each token with the one before it: x_m
+    = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside `numba_math.parallel()`.
 
     Args:
         residual: (T, D) fp32, updated in place.
@@ -776,8 +787,8 @@ def add_norm_shift(
 def add_norm(
     residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array, scratch: Scratch
 ) -> None:
-    """out = norm(residual + added); arguments as in `add_norm_shift`, but the residual is left
-    alone.
+    """Set out = norm(residual + added); arguments as in `add_norm_shift`, but the residual is not
+    changed.
 
     Args:
         out: (T, D) fp32.
@@ -798,7 +809,7 @@ def add_norm(
 
 @njit(**PARALLEL)
 def square_relu(x: Array, out: Array, scales: Array, scratch: Scratch) -> None:
-    """max(x, 0)^2 of x (T, F) fp32 or bf16 bits.
+    """Set out = max(x, 0)^2 for x (T, F) fp32 or bf16 bits.
 
     Args:
         out: (T, F) in the dtype of `x`; may be `x`. Or in 8 bits for `int8_matmul.multiply`: (T, G

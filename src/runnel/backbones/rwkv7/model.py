@@ -1,20 +1,32 @@
 """RWKV-7 "Goose": token ids -> hidden vectors.
 
-    T  tokens         S  sequences      L  layers          V  rows of the embedding table
-    D  hidden_size    F  ffn_size       N  head_size       H  num_heads  (D = H N)
+    T  tokens         S  sequences      H  num_heads       N  head_size
+    D  hidden_size = H N
 
-x = norm_0(embeddings(ids)); each layer: x += att(norm_att(x)); x += ffn(norm_ffn(x)). Every mix
-below is y + (y' - y) * x_name, where y is the normed token and y' the one before it in its sequence
-(zero before the first).
+The model, with x the residual stream:
 
-att: r, k, v = receptance, key, value of their mixes
-     w = -exp(-0.5) sigmoid(w0 + w_up tanh(w_down .)), the log decay
-     a = sigmoid(a0 + a_up a_down .);  g = g_up sigmoid(g_down .)
-     v += (v of layer 0 - v) * sigmoid(v0 + v_up v_down .)
-     kk = k * k_k / |k * k_k| per head;  k *= 1 + (a - 1) * k_a;
-     o = wkv7(r, w, k, v, -kk, kk * a)
-     out = output(g * (group_norm(o) + (r * k * r_k).sum over N * v))
-ffn: out = value(relu(key(mix)) ** 2)
+    x = norm_0(embeddings(ids))
+    for each layer:
+        x += att(norm_att(x))
+        x += ffn(norm_ffn(x))
+
+Both halves of a layer mix each normed token y with y', the token before it in its sequence (zero
+before the first): mix(name) = y + (y' - y) * x_name, with a weight x_name (D,) of its own for each
+use.
+
+    att:  r = receptance(mix(r))
+          k = key(mix(k))
+          v = value(mix(v))
+          w = -exp(-0.5) sigmoid(w0 + w_up(tanh(w_down(mix(w)))))     the logarithm of the decay
+          a = sigmoid(a0 + a_up(a_down(mix(a))))
+          g = g_up(sigmoid(g_down(mix(g))))
+          v += (v of the first layer - v) * sigmoid(v0 + v_up(v_down(mix(v))))
+          kk = k * k_k / |k * k_k|, the length of each head
+          k *= 1 + (a - 1) * k_a
+          o = wkv7(r, w, k, v, -kk, kk * a)                           see `ops.wkv7`
+          out = output(g * (group_norm(o) + (sum over N of r * k * r_k) * v))
+
+    ffn:  out = value(relu(key(mix(k))) ** 2)
 
 Source: Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", 2025; BlinkDL/RWKV-LM
     524481d.
@@ -67,17 +79,19 @@ class Rwkv7Config(BackboneConfig):
 
     @property
     def group_norm_eps(self) -> float:
-        """Of the norm of each head's output: 64e-5 in every published model."""
+        """eps of the norm of each head's output: 64e-5 in every published model."""
         return self.head_size * self.norm_eps
 
 
 class Shift(NamedTuple):
-    """Where each token's predecessor and each sequence's last token are in [carried (S, D), tokens
-    (T, D)], laid end to end.
+    """Finds each token's predecessor.
+
+    A sequence carries its last token from step to step. The rows to look in are the S carried
+    tokens and then the T tokens of this step.
     """
 
-    previous: Tensor  # (T,) int64
-    last: Tensor  # (S,) int64; an empty sequence keeps what it carried
+    previous: Tensor  # (T,) int64, the row of each token's predecessor
+    last: Tensor  # (S,) int64, the row to carry on; that of an empty sequence is its carried token
 
     @staticmethod
     def of(cu_seqlens: Tensor, device: torch.device) -> Shift:
@@ -89,8 +103,8 @@ class Shift(NamedTuple):
         return Shift(previous, torch.where(filled, rows.numel() + cu[1:] - 1, rows))
 
     def __call__(self, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-        """x (T, D), carried (S, D) -> the step back from each token to the one before (T, D), and
-        what to carry on (S, D).
+        """x (T, D), carried (S, D) -> the predecessor of each token minus the token (T, D), and the
+        tokens to carry on (S, D).
         """
         both = torch.cat([carried, x])
         return both[self.previous] - x, both[self.last]
@@ -101,7 +115,8 @@ class Rwkv7TimeMix(nn.Module):
     layer.
     """
 
-    x_r: nn.Parameter  # what each of r, w, k, v, a, g takes of the token before
+    # the weights of the token before in the mixes of r, w, k, v, a and g
+    x_r: nn.Parameter
     x_w: nn.Parameter
     x_k: nn.Parameter
     x_v: nn.Parameter
@@ -151,8 +166,9 @@ class Rwkv7TimeMix(nn.Module):
         wkv: Tensor | None,
         v_first: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x and step_back (T, D), wkv (S, H, N, N), v_first (T, D) or None in the first layer ->
-        out (T, D), wkv, v_first.
+        """x (T, D) and step_back (T, D) (the token before minus the token), wkv (S, H, N, N),
+        v_first (T, D), the v of the first layer (None in that layer) -> out (T, D), the new wkv,
+        v_first.
         """
         mixes = (self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g)
         x_r, x_w, x_k, x_v, x_a, x_g = (x + step_back * mix for mix in mixes)
@@ -169,7 +185,7 @@ class Rwkv7TimeMix(nn.Module):
                 self.v0 + apply_linear(self.v_up, apply_linear(self.v_down, x_v))
             )
         log_decay = _LOG_DECAY * torch.sigmoid(self.w0 + w)
-        removed = k * self.k_k  # of k as it is before the next line
+        removed = k * self.k_k  # before k changes in the next line
         k = k * (1 + (a - 1) * self.k_a)
         heads = (self.config.num_heads, self.config.head_size)
         r, log_decay, k, v, a, removed = (
@@ -179,7 +195,7 @@ class Rwkv7TimeMix(nn.Module):
         o, wkv = wkv7(
             r, log_decay, k, v.to(scan_dtype(self.value, v)), -kk, kk * a, cu_seqlens, wkv
         )
-        # Torch's group norm, which this is, refuses T = 0.
+        # This is torch's group norm of each head, which refuses T = 0.
         weight, bias = (p.to(v.dtype).view(o.shape[1:]) for p in (self.ln_x.weight, self.ln_x.bias))
         o = F.layer_norm(o.to(v.dtype), o.shape[-1:], eps=self.ln_x.eps) * weight + bias
         o = o + (r * k * self.r_k).sum(-1, keepdim=True) * v
@@ -220,8 +236,8 @@ class Rwkv7Layer(nn.Module):
         before: dict[str, Tensor],
         v_first: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """hidden (T, D), the state by name (empty: zero), v of layer 0 (None in it) -> the same,
-        all new but v.
+        """hidden (T, D), this layer's state by name (empty: zeros), v of the first layer (None in
+        that layer) -> the new hidden, the new state, v of the first layer.
         """
         nothing = hidden.new_zeros(len(shift.last), hidden.shape[-1])
         normed = self.norm_att(hidden)
@@ -255,7 +271,7 @@ class Rwkv7(Backbone):
     int8_layers = ("receptance", "key", "value", "output")
     stays_wide = ("_down", "_up")
     has_kernels = True
-    plain = PlainForm("wkv7", CHUNK, 20)
+    plain = PlainForm("wkv7", chunk=CHUNK, copies=20)  # copies as measured
     model_types = ("rwkv7", "rwkv7_fla")
     markers: ClassVar[Markers] = {"RWKV World": (0, 0), "GPT-NeoX": (0, 0)}
     config: Rwkv7Config
@@ -277,8 +293,8 @@ class Rwkv7(Backbone):
         return [layer for layer in self.layers if isinstance(layer, Rwkv7Layer)]
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The normed token last read by each half of a layer, and the recurrence's matrix, key
-        dimension first.
+        """Return the shapes of the last normed token of each half of a layer ("shift"), and of the
+        recurrence's matrix, keys first.
         """
         c = self.config
         return {
@@ -289,14 +305,15 @@ class Rwkv7(Backbone):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Embedding, residual, output, v of layer 0 and what the halves of a layer take in turn, at
-        most fp32; 8-bit inputs.
-        """
         c = self.config
+        # The two halves of a layer use the same memory in turn. att: r, w, k, v, a, g and o; ffn:
+        # the mixed token and the inner vector.
         halves = max(7 * c.hidden_size, c.hidden_size + c.ffn_size)
-        return 4 * (
-            5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank
-        ) + (max(3 * c.hidden_size, c.ffn_size) + 7 * c.num_heads + 12)
+        # embedding, residual, normed, output and v of the first layer; the low-rank vectors
+        numbers = 5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank
+        # in 8 bits also the bytes of a half's inputs, with the scales of the heads
+        in_8_bits = max(3 * c.hidden_size, c.ffn_size) + 7 * c.num_heads + 12
+        return 4 * numbers + in_8_bits
 
     @property
     def flops_per_token(self) -> int:
@@ -309,8 +326,8 @@ class Rwkv7(Backbone):
         return 2 * c.hidden_size * (square + 2 * ranks) + recurrence
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Normed embeddings: what enters the first layer. Vectors added to them have the scale of
-        the residual stream.
+        """Return normed embeddings (T, D), which enter the first layer. Vectors that are added to
+        them need the scale of the residual stream.
         """
         return self.norm_0(
             F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
@@ -346,14 +363,14 @@ def _low_rank(width: int, rank: int) -> tuple[nn.Linear, nn.Linear]:
 
 @torch.no_grad()
 def _initialize(model: Rwkv7) -> None:
-    """Initialize as published: each layer adds nothing yet, decays spread from slow to fast,
-    low-rank parts at their bias.
+    """Initialize as published: each layer adds nothing yet, the decays of the channels spread from
+    slow to fast, and the low-rank parts give their biases alone. The numbers are the authors'.
 
     Source: RWKV_Tmix_x070, RWKV_CMix_x070 and generate_init_weight in
         RWKV-v7/train_temp/src/model.py of BlinkDL/RWKV-LM.
     """
     c = model.config
-    # so small that training decides what they are
+    # so small that training decides the embeddings
     nn.init.uniform_(model.embeddings.weight, -1e-4, 1e-4)
     channel = torch.arange(c.hidden_size, dtype=torch.float32)
     part = channel / c.hidden_size

@@ -12,15 +12,12 @@ from collections.abc import Collection, Mapping
 from operator import itemgetter
 from typing import Any
 
+from runnel.backbones.checkpoint.config_values import OFF, expect_agreement, expect_options, number
 from runnel.backbones.checkpoint.tensors import (
-    OFF,
     Recognized,
     Stored,
     count_layers,
-    expect_agreement,
     expect_fit,
-    expect_options,
-    number,
     renamed,
     shape_of,
 )

@@ -1,13 +1,22 @@
 """xLSTM (the blocks of xLSTM-7B): token ids -> hidden vectors.
 
-    T  tokens           S  sequences        L  layers         Y  rows of the embedding table
-    D  hidden_size      H  num_heads        F  ffn_size
+    T  tokens           S  sequences        H  num_heads
+    D  hidden_size      L  num_layers
     K  key_size, of one head; H K = qk_size      V  value_size, of one head; H V = v_size
 
-One block: u = norm(h); q, k, v, o = q(u), k(u), v(u), ogate_preact(u); i, f = cap(igate_preact(u)),
-cap(fgate_preact(u)); y = mlstm(q, k, v, i, f); h += out_proj(sigmoid(o) head_norm(y)); u = norm(h);
-h += proj_down(silu(proj_up_gate(u)) proj_up(u)). cap(x) = c tanh(x / c); head_norm is a LayerNorm
-over each head. Beck et al., "xLSTM 7B", 2025.
+One block, with h the residual stream:
+
+    u = norm_mlstm(h)
+    q, k, v, o = q(u), k(u), v(u), ogate_preact(u)
+    i = cap(igate_preact(u))                              cap(x) = gate_cap tanh(x / gate_cap)
+    f = cap(fgate_preact(u))
+    y = mlstm(q, k, v, i, f)                              see `ops.mlstm`
+    h += out_proj(sigmoid(o) multihead_norm(y))           multihead_norm: a LayerNorm of each head
+    u = norm_ffn(h)
+    h += proj_down(silu(proj_up_gate(u)) proj_up(u))
+
+The state has, for each head, the memory matrix C (K, V), its normalizer n (K,), and the number m,
+the logarithm of their scale. Source: Beck et al., "xLSTM 7B", 2025.
 """
 
 from dataclasses import dataclass
@@ -25,8 +34,9 @@ from runnel.ops.mlstm.torch import CHUNK
 
 MlstmState = tuple[Tensor, Tensor, Tensor]  # C (S, H, K, V), n (S, H, K), m (S, H)
 
-_INPUT_GATE_BIAS = -10.0  # of a fresh model: it starts by writing almost nothing,
-# and by keeping what it has for 20 (first head) to 400 tokens (last head)
+# Biases of the gates before training. The input gate starts almost closed.
+_INPUT_GATE_BIAS = -10.0
+# Of the first and the last head: the memory fades over about 20 and 400 tokens.
 _FORGET_GATE_BIAS = 3.0, 6.0
 
 
@@ -177,7 +187,7 @@ class XlstmLayer(nn.Module):
         n: Tensor | None,
         m: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """hidden (T, D) and the state -> the same, all new."""
+        """hidden (T, D) and the state C, n, m -> the new hidden (T, D) and the new C, n, m."""
         before = None if C is None or n is None or m is None else (C, n, m)
         out, state = self.mlstm_layer(self.norm_mlstm(hidden), cu_seqlens, before)
         hidden = hidden + out
@@ -195,11 +205,11 @@ class Xlstm(BlockBackbone[XlstmLayer]):
         *(f".mlstm_layer.{name}.weight" for name in ("q", "k", "v", "ogate_preact", "out_proj")),
         *(f".ffn.{name}.weight" for name in ("proj_up_gate", "proj_up", "proj_down")),
     )
-    plain = PlainForm("mlstm", CHUNK, 5)
+    plain = PlainForm("mlstm", chunk=CHUNK, copies=5)  # copies as measured
     model_types = ("xlstm",)
-    markers: ClassVar[Markers] = {
-        "GPT-NeoX": (0, 0)
-    }  # the config forces a begin marker; its end marker, 2, is "!" in this vocabulary
+    # The config forces a begin marker. The config's end marker, 2, is "!" in this vocabulary: 0 is
+    # used instead.
+    markers: ClassVar[Markers] = {"GPT-NeoX": (0, 0)}
     logit_cap = 30.0
     config: XlstmConfig
 
@@ -213,17 +223,14 @@ class Xlstm(BlockBackbone[XlstmLayer]):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, normed, output, hidden, 2 for products; q, k and copies; v, o, y, gated; gate,
-        up, silu, product; gates.
-        """
         c = self.config
-        return 4 * (
-            6 * c.hidden_size
-            + 4 * c.qk_size
-            + 4 * c.v_size
-            + 4 * c.ffn_size
-            + 72 * c.num_heads
-            + 32
+        return 4 * (  # bytes of fp32
+            6 * c.hidden_size  # residual, normed, output, hidden, and inputs of two products
+            + 4 * c.qk_size  # q and k, each also in the order of chunks
+            + 4 * c.v_size  # v, o, y, gated y
+            + 4 * c.ffn_size  # proj_up_gate, proj_up, silu, their product
+            + 72 * c.num_heads  # weights of the 64 tokens of a chunk; i, f and their sums
+            + 32  # ids and indices, rounded up
         )
 
     @property

@@ -1,1 +1,1 @@
-"""What several results say together."""
+"""Comparisons of several results."""

@@ -1,4 +1,4 @@
-"""What several results say together: a table, a plot, and of two results whether they differ by
+"""Compare several results: a table, a plot, and for two results a test of whether they differ by
 more than chance.
 """
 
@@ -25,16 +25,16 @@ def compare_results(
 ) -> list[dict[str, Any]]:
     """Compare results of `evaluate`, `questions` and `qa`; return a row for each task and value.
 
-    A row has of each name the mean, sample standard deviation (0 of one), minimum and maximum of
-    its repeats; and, of two names without repeats, "comparison": the paired test of their queries,
-    which must be the same.
+    A row has for each name the mean, sample standard deviation (0 for a single result), minimum and
+    maximum of its repeats. For two names without repeats it also has "comparison": the paired test
+    of their queries, which must be the same.
 
     Args:
         folders: name -> folders of results; several are repeats, such as training seeds.
         to: folder for comparison.json and comparison.png; None: they are not written.
 
     Raises:
-        InputError: a folder holds no results, or results of one task are of different queries.
+        InputError: a folder holds no results, or results of one task have different queries.
         ReadError: a result cannot be read.
     """
     # 1. Read the results, and make a row for each task and value.
@@ -103,8 +103,8 @@ def _read_results(folder: Path) -> dict[str, Result]:
 
 
 def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, int]]:
-    """Return the deepest recall, or else the first metric, by length of the document and position
-    of the evidence.
+    """Return the values by length of the document and by position of the evidence: of the deepest
+    recall, or without a recall of the first metric.
     """
     recalls = [name for name in metrics if name.startswith("Recall@")]
     metric = next(iter(metrics), "")
@@ -167,7 +167,9 @@ def _rows_of_task(task: str, named: Named) -> list[dict[str, Any]]:
 def _paired_test(
     row: Mapping[str, Any], first: Result | None, second: Result | None
 ) -> dict[str, float] | None:
-    """Return the paired test of a metric; None for groups, and for what one of the two lacks."""
+    """Return the paired test of a metric; None for groups, and for a metric that one of the two
+    results lacks.
+    """
     if first is None or second is None:
         return None
     a = first["metrics"].get(row["value"], {})

@@ -1,9 +1,13 @@
-"""Evidence tasks: rank the sentences of each document, measure where the evidence is among them,
-and what scores say.
+"""Evidence tasks: rank the sentences of each document, and measure at which ranks the evidence is
+and whether the scores are calibrated.
 
 A sentence is an answer if it shares a character other than white space with the evidence.
 
-    S  sentences of a document
+    measure   -> _judged, the ranks of each question, by a scorer (`scorer_of`) and `judge`
+              -> values_of, the metrics of each question
+              -> summarize, over all questions
+
+    n  texts that are scored together
 """
 
 import math
@@ -22,7 +26,7 @@ from runnel.checks import expect_count
 from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.jobs.progress import notify
-from runnel.jobs.runs import Rows, resumed_rows
+from runnel.jobs.runs import Work, resumed_rows
 from runnel.lab.evaluation.metrics import (
     Measured,
     Metrics,
@@ -51,10 +55,11 @@ from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 
 METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
-_LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document
-_PARTS = 5  # of a document, for the position of a question's first evidence
-_TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
-_LOWEST = -8  # scores beyond are counted with these
+_LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document: the bounds of groups of documents
+_PARTS = 5  # parts of a document, for the position of a question's first evidence
+# parts of a document, for the position of each evidence span: docs/papers.md, E, figure 12
+_TENTHS = 10
+_LOWEST = -8  # lower scores are counted together with this one
 _HIGHEST = 8
 _FORMAT = 4  # of the ranks
 
@@ -79,13 +84,15 @@ class Judged:
     words: int
     answers: list[int]  # ranks of the sentences that are answers
     spans: list[int]  # the best rank of each evidence span
-    positions: list[float]  # where each of `spans` begins
-    scores: dict[str, list[int]]  # floor -> [sentences, answers]; empty if scores are no logits
+    positions: list[float]  # the position where each evidence span begins
+    # score rounded down -> [sentences with such a score, answers among them]; empty if the scores
+    # are no logits
+    scores: dict[str, list[int]]
 
 
 def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
-    """Rank the sentences of a document by their scores, ties in document order, and look the
-    evidence up.
+    """Rank the sentences of a document by their scores, ties in document order, and find the ranks
+    of the evidence.
     """
     order = top(scores)
     ranks = np.empty(len(order), np.int64)
@@ -127,14 +134,14 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
 def by_retriever(
     retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None
 ) -> Scorer:
-    """Score as `runnel find` does. A document is not read again for the next question, if the model
-    can.
+    """Return a scorer of sentences that scores as `runnel find` does. If the model can remember
+    documents, a document is not read again for the next question.
 
     With `context`, documents are cut into pieces of whole sentences of that many tokens, each read
-    by itself, and units are not scored. `window`: tokens of a window and from one to the next, as
-    in `SentenceRetriever.score`.
+    by itself, and units are not scored. `window`: the tokens of a window, and those from the start
+    of one window to the next, as in `SentenceRetriever.score`.
 
-    Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
+    Source: paper E, section 7.2 (docs/papers.md), whose pieces of 1,024 tokens may cut a sentence.
     """
 
     @lru_cache(maxsize=1)
@@ -171,10 +178,10 @@ def by_parts(
     *,
     keep: int = 1,
 ) -> Scorer:
-    """Score the parts of a document: chunks, if they are wanted, else its units, if there are any,
-    else its sentences.
+    """Return a scorer of the parts of a document: its chunks, if chunks are wanted; otherwise its
+    units, if it has some; otherwise its sentences.
 
-    `scorer` returns for texts a function from a query to their scores; those of the last `keep`
+    `scorer` maps texts to a function from a query to their scores. The functions of the last `keep`
     documents are kept.
     """
 
@@ -200,8 +207,8 @@ def embedder_scorer(
     max_tokens: int | None = None,
     max_query_tokens: int | None = None,
 ) -> Callable[[str], np.ndarray]:
-    """Return a function from a query to its cosine with each text (n,) float32, -1 without a token;
-    long texts are cut.
+    """Return a function from a query to its cosine with each text, (n,) float32, -1 for a text
+    without a token. Long texts are cut.
     """
     longest = embedder.model.backbone.longest_text if hasattr(embedder, "model") else None
     full = np.array([not embedder.is_empty(text) for text in texts], dtype=bool)
@@ -222,8 +229,8 @@ def embedder_scorer(
 def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
     """Return query id -> metric -> value, for questions with evidence.
 
-    Recall@k is the share of the evidence spans that one of the k best sentences meets. The others
-    are those of ir-measures, with answers as relevant documents.
+    Recall@k is the share of evidence spans that overlap one of the k best sentences. The other
+    metrics are those of ir-measures, with the answers as relevant documents.
     """
     with_evidence = [judgment for judgment in judged if judgment.spans]
     qrels = {}
@@ -248,8 +255,9 @@ def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
 def summarize(
     judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Return means: of all, by the length of the document, by the position of the first evidence;
-    recall of evidence spans by their own position; and what scores say.
+    """Return means over all questions, over those with a document of each length, and over those
+    with the first evidence in each part; the recall of evidence spans by their own position; and
+    the calibration of the scores.
     """
     asked = [judgment for judgment in judged if judgment.spans]
     by_length = {
@@ -275,10 +283,10 @@ def summarize(
 def _recall_by_position(
     asked: Sequence[Judged], values: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Return for each tenth of a document the share of evidence spans beginning there that are
-    found, by every Recall@k.
+    """Return, for each tenth of a document and each Recall@k, the share of the evidence spans
+    beginning there that are found.
 
-    Source: paper E, appendix E.3. Differs: it counts sentences, and 50 of them are found.
+    Source: paper E, appendix E.3 (docs/papers.md), which counts sentences, and takes 50 as found.
     """
     metrics = [name for name in next(iter(values.values()), {}) if name.startswith("Recall@")]
     tenths: list[list[int]] = [[] for _ in range(_TENTHS)]
@@ -318,10 +326,11 @@ def _calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
     """Return how often sentences with a score are answers, highest scores first; empty if scores
     are no logits.
 
-    A row is of sentences from its score up to 1 above; the first and the last row have all beyond.
-    "sigmoid" is of its middle: what the share of answers is if scores are calibrated. "..._above"
-    are of this and all higher rows: the share of their sentences that are answers, and of all
-    answers that are there.
+    A row counts the sentences from its score up to 1 above it; the first row also those with higher
+    scores, the last row those with lower ones. "sigmoid" is the sigmoid of the middle of the row:
+    the share of answers in it, if scores are calibrated. "..._above" count the sentences of this
+    row and of all higher ones: the share of them that are answers, and the share of all answers
+    that they have.
     """
     sentences: Counter[int] = Counter()
     answers: Counter[int] = Counter()
@@ -353,7 +362,7 @@ ScorerOf = Callable[[System], tuple[Scorer, str | None]]
 
 
 def context_of(given: str | None) -> int | None:
-    """Return the tokens of a piece from --context: "sentence" is 1, as a piece holds one sentence
+    """Return the tokens of a piece from --context. "sentence" is 1 token: a piece has one sentence
     at least.
     """
     if given is None:
@@ -368,8 +377,8 @@ def context_of(given: str | None) -> int | None:
 def scorer_of(
     system: System, window: tuple[int, int] | None = None, *, keep: int = 1
 ) -> tuple[Scorer, str | None]:
-    """Return what scores sentences, with the last `keep` documents as it has read them, and the
-    fingerprint of its model.
+    """Return the function that scores sentences, and the fingerprint of its model. The function
+    keeps the last `keep` documents that it has read.
     """
     if system.how == "bm25":
         return by_parts(lambda texts: bm25_scorer(texts, **system.bm25), system.chunk_words), None
@@ -417,7 +426,7 @@ def name_of(path: Path) -> str:
 
 
 def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Judged]:
-    """Return the ranks of each question, written to OUT unless they are there."""
+    """Return the ranks of each question; those that OUT has not are computed and written to it."""
     settings: dict[str, object] = {
         "model": system.model,
         "as": system.how,
@@ -431,7 +440,7 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
     }
     dropped = Dropped()
 
-    def load() -> Rows[tuple[int, Evidence]]:
+    def load() -> Work[tuple[int, Evidence]]:
         score, fingerprint = scorer(system)
 
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
@@ -441,7 +450,7 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
             return asdict(judgment) | {"query": example.id or str(number)}
 
         examples = read_evidence(path, dropped=dropped, unanswered=True)
-        return enumerate(examples, start=1), judged_row, fingerprint
+        return Work(enumerate(examples, start=1), judged_row, fingerprint)
 
     judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
     if dropped.counts:

@@ -18,7 +18,7 @@ from runnel.errors import InputError, needing
 from runnel.files import create_folder, sweep, write_json, write_jsonl
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
-_ROUNDS = 10_000  # of the randomization test and of the bootstrap
+_ROUNDS = 10_000  # rounds of the randomization test and of the bootstrap
 _BLOCK = 1 << 22  # numbers in memory at a time
 
 Metrics = Mapping[str, Any]
@@ -54,7 +54,7 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
 
 
 def cutoff(metrics: Metrics) -> int:
-    """Return the deepest rank that the metrics look at; 0 if none of them has a cutoff."""
+    """Return the greatest cutoff of the metrics; 0 if none of them has one."""
     return max(
         (int(m.params["cutoff"]) for m in metrics.values() if "cutoff" in m.params), default=0
     )
@@ -106,7 +106,9 @@ def mean(values: Mapping[Any, Mapping[str, float]]) -> dict[str, float]:
 
 
 def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:
-    """Return name -> lengths: up to the first bound, from one to the next, and above the last."""
+    """Return the names of the ranges of lengths and their limits: up to the first bound, from one
+    bound to the next, and above the last.
+    """
     names = [f"{a + 1:,} to {b:,} {unit}" for a, b in pairwise(bounds)]
     edges = [0, *(bound + 1 for bound in bounds), sys.maxsize]
     names = [f"up to {bounds[0]:,} {unit}", *names, f"over {bounds[-1]:,} {unit}"]
@@ -115,8 +117,8 @@ def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two systems on the same queries: means, b - a with its 95 % interval, and how likely it is by
-    chance (p).
+    """Two systems a and b on the same queries: their means, the difference b - a with its 95 %
+    interval, and the probability p of such a difference by chance.
     """
 
     queries: int
@@ -132,7 +134,8 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
     """Compare two systems by their values for the same queries: a paired randomization test and a
     bootstrap interval.
 
-    Source: Smucker, Allan and Carterette, 2007: two-sided, by the mean, 10,000 rounds.
+    Source: Smucker, Allan and Carterette, 2007. The test is two-sided, of the mean, in 10,000
+    rounds.
     """
     assert len(a) == len(b) > 0
     difference = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
@@ -187,7 +190,7 @@ def expect_new(task: str, tasks: Container[str]) -> None:
 
 
 def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]:
-    """Write a result whole, that of each query first."""
+    """Write the values of each query, then the result: a result is never without its values."""
     result = {"version": VERSION, **result}
     rows = folder / f"{result['task']}.queries.jsonl"
     sweep(folder, rows.name)
@@ -198,10 +201,10 @@ def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]
 
 
 def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the means over the sets of each group, then over all sets of retrieval, where a group
-    counts as one.
+    """Return the means over the sets of each group, and the mean over all sets of retrieval, in
+    which a group counts as one set.
 
-    Sets may have different metrics: "metrics" has those that all of them have.
+    Sets may have different metrics: "metrics" has the metrics that all of them have.
     """
     units: dict[str, list[dict[str, float]]] = {}
     groups: set[str] = set()

@@ -1,5 +1,10 @@
-"""A user's own questions about an index: what search finds, what went wrong with the rest, and
-which settings find more.
+"""A user's own questions about an index: which of them search answers, why it does not answer the
+others, and which settings answer more.
+
+    ask_questions   -> _measure
+    _measure        read_questions; locate, the expected documents and places; ask, one search for
+                    each question; values_of, its metrics
+                    with a sweep also settings_of; weigh, the settings by their metrics; advice
 """
 
 import difflib
@@ -17,7 +22,7 @@ from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import note_compiling
-from runnel.jobs.runs import resumed_rows
+from runnel.jobs.runs import Work, resumed_rows
 from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
@@ -27,13 +32,14 @@ from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.search.index import Index
 from runnel.text.lines import keys, texts_of
 
-# ranks to look at; deeper searches take more passages into their lists, and so rank the first ones
-# in another way
+# Ranks that are looked at. A deeper search compares more passages, and so may rank the first ones
+# in another way.
 DEPTH = 50
 SHOWN = 3  # sentences of a document that search shows
-_SCORED = 20  # sentences of a document whose rank is known
+_SCORED = 20  # the best sentences of a document that are looked at
 CUTOFFS = (1, 3, 5, 10)
-# a better setting is called better if chance is less likely than this, over all that were tried
+# A setting is called better than the default if such a difference is less likely than this by
+# chance, corrected for the number of settings that were tried.
 _SURE = 0.05
 _VISIBLE = 0.0005  # a smaller difference is not shown
 
@@ -71,8 +77,8 @@ document at "rank" (None: not known); "found", the first documents; "problem", i
 
 @dataclass(frozen=True)
 class Target:
-    """The documents that answer a question, with the spans of the expected text or page in each; or
-    why there are none.
+    """The documents that answer a question, with the spans of the expected text or page in each;
+    or, if there are none, the reason.
     """
 
     documents: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
@@ -80,13 +86,13 @@ class Target:
 
 
 def values_of(question: Question, answer: SearchAnswer) -> dict[str, float]:
-    """Return the metrics of a question; those of places only if it expects one."""
+    """Return the metrics of a question; the metrics of places only if it expects a place."""
     of_place = _values("place ", answer["place"]) if question.has_place else {}
     return _values("", answer["rank"]) | of_place
 
 
 def _values(name: str, rank: int | None) -> dict[str, float]:
-    """Return the metrics of a rank, with `name` before theirs."""
+    """Return the metrics of a rank, each with the prefix `name`."""
     hits = {f"{name}hits@{k}": float(rank is not None and rank <= k) for k in CUTOFFS}
     return hits | {f"{name}MRR": 0.0 if rank is None else 1 / rank}
 
@@ -121,7 +127,7 @@ def _question(row: dict[str, Any], where: str, number: str) -> Question:
 
 
 def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
-    """Return what answers each question in an index, by question id.
+    """Return the documents in an index that answer each question, by question id.
 
     A file is a document's id, or the end of its path: notes/a.md is found as /home/me/notes/a.md.
     """
@@ -197,8 +203,8 @@ def _target(question: Question, names: _Names, index: Index) -> Target:
 
 
 def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int]]:
-    """Return where the expected text is, whatever its case and white space, on the expected page if
-    one is given.
+    """Return the spans of the expected text, on the expected page if there is one. Case and white
+    space do not matter.
     """
     if question.text:
         pattern = r"\s+".join(map(re.escape, question.text.split()))
@@ -208,8 +214,8 @@ def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int
 
 
 def _nearest(expected: str, texts: Iterable[str]) -> str:
-    """Return the sentence that shares most words with the expected text, as advice; "" if it shares
-    less than half of them.
+    """Return the sentence that shares most words with the expected text, in words of advice; "" if
+    it shares less than half of them.
     """
     words = set(expected.lower().split())
     shared = {
@@ -258,8 +264,8 @@ def ask(
 
 
 def _best_in_place(hit: Hit, target: Target) -> int | None:
-    """Return the rank, from 1, of the best sentence at the expected place; None: none is among
-    those that are scored.
+    """Return the rank, from 1, of the best sentence at the expected place; None if no such sentence
+    is among the `_SCORED` best.
     """
     spans = target.documents[hit.id]
     text = hit.text or ""
@@ -295,15 +301,15 @@ def _wrong_place(hit: Hit, sentence: int | None) -> str:
 
 
 def summarize(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric: those of files over all questions, those of places over
-    questions that expect one.
+    """Return the mean of each metric: metrics of files over all questions, metrics of places over
+    the questions that expect a place.
     """
     names = dict.fromkeys(name for row in values for name in row)
     return {name: fmean(row[name] for row in values if name in row) for name in names}
 
 
 def _arguments(options: Mapping[str, float]) -> str:
-    """Return the options of `runnel search` for those of `Index.search`."""
+    """Return the options of `runnel search` that stand for these arguments of `Index.search`."""
     weight = options.get("dense_weight")
     rerank = options.get("rerank")
     arguments = []
@@ -313,13 +319,13 @@ def _arguments(options: Mapping[str, float]) -> str:
         arguments.append(f"--weight {weight:g}")
     if rerank:
         arguments.append(f"--rerank {rerank:g}")
-    elif rerank == 0 and weight not in (0, math.inf):  # one list alone is not reranked
+    elif rerank == 0 and weight not in (0, math.inf):  # with 0 or inf there is only one list
         arguments.append("--no-rerank")
     return " ".join(arguments)
 
 
 def settings_of(index: Index) -> Values:
-    """Return the settings that a sweep tries; reranking only where it reads no documents."""
+    """Return the settings that a sweep tries; reranking only if it reads no documents again."""
     tried: dict[str, dict[str, float]] = {
         "default": {},
         "words only": {"dense_weight": 0, "rerank": 0},
@@ -388,11 +394,12 @@ def ask_questions(
     Args:
         path: questions about an index, or with patterns about a folder of documents.
         place: the index, or the folder.
-        model: what answers; default: the index's own model, or for a folder pocket.
-        how: of questions with patterns, what the model does; default: sentences.
+        model: the model that answers; default: the index's own model, or for a folder pocket.
+        how: for questions with patterns, what the model does; default: sentences.
         out: folder of the results; None: they are not kept.
-        top_k, sweep, weight, rerank: of an index: documents that a reader would look at (10),
-            whether to try settings of the search, and two of these settings.
+        top_k: for an index, how many documents a reader would look at (10).
+        sweep: for an index, whether to try other settings of the search.
+        weight, rerank: for an index, two of these settings.
 
     Raises:
         InputError: an option has no effect on these questions, or the file cannot be used.
@@ -447,7 +454,7 @@ def _measure(
     answers = resumed_rows(
         folder / f"{name}.answers.jsonl",
         settings | {"options": dict(options), "top_k": top_k},
-        lambda: (questions, row_of, None),
+        lambda: Work(questions, row_of, None),
         label="searching",
     )
     answered = list(zip(questions, answers, strict=True))
@@ -492,7 +499,8 @@ def _measure(
             (name, options, question) for name, options in tried.items() for question in questions
         )
         out = folder / f"{name}.sweep.jsonl"
-        for row in resumed_rows(out, settings, lambda: (searches, rank, None), label="searching"):
+        work = Work(searches, rank, None)
+        for row in resumed_rows(out, settings, lambda: work, label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
         result["settings"] = weigh(tried, ranks)
         result["advice"] = advice(result["settings"], len(questions), place, model)

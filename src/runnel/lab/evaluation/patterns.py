@@ -1,8 +1,8 @@
-"""Questions whose answers are given as patterns: the ranks of the answering sentences, and whether
-the model knows that there is an answer: by its probability that a document answers, or by the best
-score.
+"""Questions whose answers are given as patterns. Two things are measured: the ranks of the
+answering sentences, and whether the model knows that there is an answer, by its probability that a
+document answers, or without one by its best score.
 
-    S  sentences of a document   N  sentences of all documents of a folder
+    N  sentences of all documents of a folder
 """
 
 import itertools
@@ -21,7 +21,7 @@ from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
 from runnel.jobs.progress import notify
-from runnel.jobs.runs import Rows, resumed_rows
+from runnel.jobs.runs import Work, resumed_rows
 from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
@@ -38,13 +38,13 @@ UNANSWERABLE = "unanswerable"
 # the sentences that are ranked: those of the question's document, or of all documents
 PLACES = ("document", "folder")
 _CUTOFFS = {"first": 1, "first 5": 5, "first 10": 10}
-_ROUNDS, _LOW, _HIGH = 2_000, 5, 95  # of the bootstrap; percentiles of its interval
+_ROUNDS, _LOW, _HIGH = 2_000, 5, 95  # rounds of the bootstrap; the percentiles of its interval
 
 
 @dataclass(frozen=True, slots=True)
 class PatternQuestion:
-    """A question, its document, and what an answering sentence matches; nothing if the document
-    does not answer.
+    """A question, its document, and the patterns that an answering sentence matches; no patterns if
+    the document does not answer.
     """
 
     id: str
@@ -55,7 +55,7 @@ class PatternQuestion:
 
 
 def has_patterns(path: Path) -> bool:
-    """Whether a file of questions has patterns."""
+    """Return whether a file of questions has patterns."""
     return any("patterns" in row for _, row in read_named(path))
 
 
@@ -102,8 +102,8 @@ def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestio
 def read_folder(
     folder: Path, questions: Sequence[PatternQuestion], report: Callable[[str], None]
 ) -> list[tuple[str, DocumentText]]:
-    """Return (file, document) of the documents that questions are about, and then of the others in
-    the folder.
+    """Return (file, document) of the documents that questions are about, and then of the other
+    documents in the folder.
     """
     skipped: list[Skipped] = []
     asked = dict.fromkeys(str(folder / question.file) for question in questions)
@@ -129,12 +129,12 @@ their scores (S,), and the probability that it answers the query (None: not know
 
 
 class Sentences:
-    """The sentences of a folder's documents, ranked for questions. Those that differ only in white
-    space are one, as in `find`.
+    """The sentences of a folder's documents, ranked for questions. Sentences that differ only in
+    white space count as one, as in `runnel find`.
 
     Args:
-        documents: (file, document or text); the rows of a file are several with one name.
-        rank: with its units as sentences; None: BM25 alone.
+        documents: (file, document or text); a file with several rows occurs several times.
+        rank: ranks sentences with a model; None: only BM25 ranks.
         bm25: k1 and b, where they are given.
     """
 
@@ -182,7 +182,7 @@ class Sentences:
         if self._rank is not None:
             ranked = [_joined(self._ranked(question.query, place)) for place in (file, None)]
             rankings = {"model": ranked} | rankings
-        keys = (self._keys[rows], self._keys)  # of the sentences in each of `PLACES`
+        keys = (self._keys[rows], self._keys)  # the keys of the sentences in each of `PLACES`
         result: dict[str, Any] = {
             "unmatched": [
                 pattern
@@ -209,8 +209,8 @@ class Sentences:
 
 
 def _joined(ranked: Sequence[Ranked]) -> tuple[np.ndarray, float]:
-    """Return the scores of all documents, and the highest probability that one answers, or else the
-    best score.
+    """Return the scores of all documents, and the highest probability that a document answers, or
+    without probabilities the best score.
     """
     scores = np.concatenate([scores for _, scores, _ in ranked])
     answers = highest(answers for _, _, answers in ranked)
@@ -221,7 +221,7 @@ def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int
     """Return the rank of the best answer, from 1, ties in document order; None: there is none."""
     if not len(answers):
         return None
-    # each sentence's best place
+    # the place of each sentence's best score
     ordered, first = np.unique(sentences[top(scores)], return_index=True)
     return 1 + int((first < first[np.isin(ordered, answers)].min()).sum())
 
@@ -233,11 +233,11 @@ def values_of(rank: int) -> dict[str, float]:
 
 def summarize(kinds: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the number of answerable questions, and [mean, low, high] of each metric and of the
-    area, also for each kind.
+    area, for all questions and for each kind.
 
-    The intervals are 90 % bootstrap intervals over the questions. The area is the chance that the
-    best score for an answerable question is above that for an unanswerable one; without any of
-    these, it is missing.
+    The intervals are 90 % bootstrap intervals over the questions. The area is the probability that
+    the best score for an answerable question is higher than the best score for an unanswerable one;
+    without unanswerable questions it is missing.
     """
     of_kind: dict[str, list[Mapping[str, Any]]] = {}
     for rank, kind in zip(ranks, kinds, strict=True):
@@ -299,11 +299,11 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
     }
     name = path.name.split(".")[0]
 
-    def load() -> Rows[PatternQuestion]:
+    def load() -> Work[PatternQuestion]:
         rank, fingerprint = _ranking(system, len(documents))
         sentences = Sentences(Path(place), documents, rank, system.bm25)
         count = len(sentences.texts)
-        return (
+        return Work(
             questions,
             lambda asked: {"id": asked.id, "sentences": count} | sentences.ask(asked),
             fingerprint,
@@ -352,7 +352,7 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
     if system.how == "sentences":
         retriever = load_model(system)
 
-        # documents are not read again for the next question, if the model can
+        # if the model can remember documents, they are not read again for the next question
         @lru_cache(maxsize=keep)
         def read(document: str | DocumentText) -> Any:
             return next(retriever.remember([document])) if retriever.remembers else document
@@ -371,8 +371,8 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
 def _report_unmatched(
     path: Path, questions: Sequence[PatternQuestion], rows: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Report patterns that match no sentence; return the ids of the questions
-    that have no other.
+    """Report patterns that match no sentence; return the ids of the questions that have only such
+    patterns.
     """
     left_out = []
     for asked, row in zip(questions, rows, strict=True):

@@ -12,9 +12,9 @@ a fact in an essay.
 Source: Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et
 al., LongEmbed, 2024, 3.2; Craswell et al., 2020 and 2021; the filler of passkey is that of
 Mohtashami and Jaggi, 2023.
-Differs: the names, passkeys, facts and questions are ours, and so is the essay, whose sentences are
-put together at random from parts; the published essays are Paul Graham's. So figures are not those
-of the published sets.
+The generated sets are not the published ones: their names, passkeys, facts and questions are ours,
+and so is the essay, whose sentences are put together at random from parts (the published essays are
+Paul Graham's). So their figures cannot be compared with published figures.
 """
 
 import itertools
@@ -161,7 +161,7 @@ _MSMARCO = {
     ),
 }
 
-Row = tuple[str, dict[str, Any]]  # its place, and its values
+Row = tuple[str, dict[str, Any]]  # the place of a row, for messages, and its values
 Pairs = Iterable[tuple[str, str]]  # ids with texts
 
 
@@ -169,7 +169,7 @@ Pairs = Iterable[tuple[str, str]]  # ids with texts
 class Set:
     """A retrieval task, of a benchmark or by itself."""
 
-    name: str  # of its result files
+    name: str  # the name of its result files
     source: Callable[[Path], TaskFiles]  # finds its files, or writes them into a folder
     metrics: tuple[str, ...] = METRICS  # what is reported unless the user says otherwise
     group: str = ""  # sets with one group count as one in means
@@ -206,8 +206,8 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
 
 
 def _sets_of(folder: Path) -> list[Set]:
-    """Return the sets of a folder in one of the forms above; none if it has another form, as
-    BEIR's.
+    """Return the sets of a folder in one of the published forms; none if it has another form, such
+    as BEIR's.
     """
     name = folder.resolve().name
     if sets := _msmarco(folder):
@@ -275,7 +275,7 @@ def _msmarco(folder: Path) -> list[Set]:
 def _write_pairs(
     folder: Path, name: str, read: Callable[[], Iterator[tuple[str, str]]]
 ) -> TaskFiles:
-    """Write a set of LoCoV0, whose pairs are of a document and of its own query."""
+    """Write a set of LoCoV0, which has pairs of a document and its own query."""
     pairs = list(read())
     documents = ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs))
     queries = ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs))
@@ -320,8 +320,8 @@ def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
 
 
 def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> TaskFiles:
-    """Write a set of LoCoV1. As by its authors, documents without text are left out, with the
-    queries that only they answer.
+    """Write a set of LoCoV1. Documents without text are left out, as its authors do, and so are the
+    queries that only such documents answer.
     """
     rows = [row for row in _loco_rows(queries, *_LOCO_QUERY) if row[1]["dataset"] == name]
     passages = _loco_rows(documents, "dataset", "pid", "passage")
@@ -356,8 +356,8 @@ def _hub(
     queries: dict[str, list[Path]],
     judged: dict[str, list[Path]],
 ) -> list[Set]:
-    """Return the sets of a data set of the hub: of its split "test", else of all splits that have
-    texts of their own.
+    """Return the sets of a data set of the hub: that of its split "test"; without one, the sets of
+    all splits that have texts of their own.
     """
     splits = ["test"] if "test" in judged and len(corpus) == 1 else list(judged)
     if len(splits) > 1 and not set(splits) <= corpus.keys() & queries.keys():

@@ -1,12 +1,14 @@
-"""Retrieval tasks: search or rerank, write the run query by query, measure it as written; and the
-pieces of documents for what reads a part at a time: windows of tokens or of whole sentences, chunks
-of words, and segments, whose scores make the document's: FirstP, LongP, MaxP and SumP
-(docs/evaluation.md).
+"""Retrieval tasks: search or rerank, write the run query by query, and measure the run as written.
 
-Source: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural Language Modeling,
-    2019; paper C, 4.3 and B.2.2.
-Differs: segments have a number of tokens, not of words. SumP of a reranker adds the sigmoids of its
-scores, so that no segment lowers a sum.
+In this order: `Reading`, how much of queries and documents is read, in segments if they are long
+(FirstP, LongP, MaxP and SumP, docs/evaluation.md); windows and chunks, other pieces of documents;
+`System`, what is evaluated; `measure`, which reads the task, has `_write_run` make the run, and
+computes its metrics; `ApiEmbedder`.
+
+Source of the segments: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural
+Language Modeling, 2019; paper C, 4.3 and B.2.2 (docs/papers.md). Here segments have a number of
+tokens, not of words, and SumP of a reranker adds the sigmoids of its scores, so that no segment
+lowers a sum.
 """
 
 import math
@@ -50,22 +52,25 @@ from runnel.text.trec import read_scores
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of queries and documents; None: all."""
+    """How many tokens of queries and documents are read; None: all."""
 
-    # of a document, for a reranker of query and document, special ones included
+    # the most tokens of a document, or for a reranker of query and document together, special
+    # tokens included
     max_tokens: int | None = None
-    max_query_tokens: int | None = None  # of a query, for an embedder
-    segment_tokens: int | None = None  # of a segment's text; only with it the next two count
-    # tokens from the start of a segment to the next; None: segments do not overlap
+    max_query_tokens: int | None = None  # the most tokens of a query, for an embedder
+    # The most tokens of a segment's text. None: documents are not read in segments, and the next
+    # two settings have no effect.
+    segment_tokens: int | None = None
+    # tokens from the start of a segment to the start of the next; None: segments do not overlap
     stride: int | None = None
-    aggregate: Literal["max", "sum"] = "max"  # how a document's score is made of its segments'
+    aggregate: Literal["max", "sum"] = "max"  # makes a document's score of its segments' scores
 
     def __post_init__(self) -> None:
         if self.segment_tokens is not None and self.stride is not None:
             expect_stride(self.stride, self.segment_tokens)
 
     def settings(self) -> dict[str, object]:
-        """Return the settings that scores depend on; none if everything is read."""
+        """Return the settings that scores depend on; {} if everything is read."""
         settings = {name: value for name, value in asdict(self).items() if value is not None}
         if self.segment_tokens is None:
             del settings["aggregate"]
@@ -86,8 +91,8 @@ class Reading:
     def cut_all(
         self, documents: Iterable[Document], tokenizer: Tokenizer
     ) -> tuple[Texts, np.ndarray]:
-        """Return the segments of all documents, with ids such as "d1#0", and the document's row of
-        each, int64.
+        """Return the segments of all documents, with ids such as "d1#0", and for each segment the
+        row of its document, int64.
         """
         owners: list[int] = []
 
@@ -127,17 +132,17 @@ def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]
     """Return windows [first, last) of units, each of at most `size` tokens or one unit, that
     together have every unit.
 
-    A window begins `stride` tokens after the one before it, or where that ends, whichever is first;
-    the last ends with the text. `bounds` is int64 (S + 1,): the tokens before each unit, and of
-    all.
+    A window begins `stride` tokens after the start of the window before it, or where that window
+    ends, whichever is first; the last window ends with the text. `bounds`: for each unit the number
+    of tokens before it, and then the number of all tokens, int64.
 
-    Source: paper E, section 5.4: 120,000 and 60,000 tokens.
+    Source: paper E, section 5.4 (docs/papers.md): 120,000 and 60,000 tokens.
     """
     spans: list[tuple[int, int]] = []
     first = end = 0
     while end < len(bounds) - 1:
         last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + size, side="right")) - 1)
-        if last <= end:  # a long unit comes next, and the window would add nothing
+        if last <= end:  # the window adds no unit, because the next one is too long for it
             first += 1
             continue
         spans.append((first, last))
@@ -166,7 +171,7 @@ def cut_sentences(
 def split_chunks(document: str, words: int) -> np.ndarray:
     """Return the spans (n, 2) of chunks that tile a document; all but the last have `words` words.
 
-    Source: paper E, 5.2, whose embedders retrieve five chunks of 300 words.
+    Source: paper E, 5.2 (docs/papers.md), whose embedders retrieve five chunks of 300 words.
     """
     starts = [
         0,
@@ -186,7 +191,7 @@ def recipe_of(model: str) -> recipes.Recipe | None:
 
 API = "api:"
 EMBEDDERS = (API, "st:", "st-code:")  # names that say that a model is an embedder
-_TEXTS = 128  # in one request
+_TEXTS = 128  # texts of one request to an endpoint
 
 How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
 _BLOCK = 256  # queries searched together
@@ -198,32 +203,35 @@ Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
 
 @dataclass(frozen=True)
 class System:
-    """What is evaluated, and how it searches.
+    """The system that is evaluated: a model, BM25 or a run, and how it searches.
 
-    `model` is "bm25", a model's name or folder, or a run file; `bm25` has k1 and b, `search`
-    options of `Index.search`, and `prompts` "query" and "document", where they are given.
+    `model` is "bm25", a model's name or folder, or a run file. `bm25` has k1 and b, `search` has
+    options of `Index.search`, and `prompts` has "query" and "document", each only if it is given.
     """
 
     model: str
     how: How
     dtype: str = "auto"
-    depth: int | None = None  # what the metrics look at, 100 at least
-    candidates: str | None = None  # the run to rerank: BM25's best
-    # a reranker reads all candidates once and continues their states, kept in RAM in 8 bits
+    depth: int | None = None  # documents of a query; None: what the metrics look at, 100 at least
+    candidates: str | None = None  # the run to rerank; None: BM25's best documents
+    # A reranker reads all candidates once, keeps their states in RAM in 8 bits, and continues them
+    # with each query.
     remember: bool = False
     bm25: Mapping[str, float] = field(default_factory=dict)
     search: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
-    place: str | None = None  # of an existing index: one is made of the task's corpus
-    context: int | None = None  # tokens that a sentence retriever reads together
-    chunk_words: int | None = None  # of evidence: its sentences are ranked
-    vectors: str | None = None  # of the documents, from `runnel embed`: they are computed
+    # an existing index to search; None: one is made of the task's corpus
+    place: str | None = None
+    context: int | None = None  # tokens that a sentence retriever reads together; None: all
+    # for evidence, rank chunks of this many words; None: sentences
+    chunk_words: int | None = None
+    vectors: str | None = None  # vectors of the documents, from `runnel embed`; None: compute them
 
 
 def kind_of(model: str, how: How | None) -> How | None:
-    """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task
-    asks for.
+    """Return how a model is evaluated: as BM25, as a run, or as the user says; None: as the task
+    needs.
     """
     kind: How | None = None
     if model == "bm25":
@@ -239,9 +247,8 @@ def kind_of(model: str, how: How | None) -> How | None:
 
 
 class Options:
-    """The options that a user has given, by their parameters; those that nothing takes are refused.
-
-    None and "auto" are not given.
+    """The options that a user has given, by the names of their parameters. None and "auto" count as
+    not given. An option that no system of the evaluation takes is refused.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -264,8 +271,8 @@ class Options:
 
 
 def as_in_recipe(system: System) -> System:
-    """Return a system that reads of texts what the recipe of its model says, where the user says
-    nothing.
+    """Return a system that reads as many tokens as the recipe of its model says, where the user has
+    not said it.
     """
     recipe = recipe_of(system.model)
     if recipe is None or recipe.job != system.how:
@@ -298,7 +305,7 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
     if system.how != "run":
         expect_texts(source.qrels, texts)
     task = read_task(source)
-    # 2. what the user must know of them
+    # 2. notes for the user
     notes = list(task.notes)
     documents: object = None if task.corpus is None else len(task.corpus)
     if system.place is not None:
@@ -450,7 +457,7 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
             "fingerprint": model.model.fingerprint(),
             "prompt": model.model.prompts.get("document", ""),
         }
-        for name in ("max_query_tokens", "aggregate"):  # of the search alone
+        for name in ("max_query_tokens", "aggregate"):  # they change the search, not the vectors
             made_from.pop(name, None)
         vectors: np.ndarray | VectorFiles
         if system.vectors is not None:
@@ -474,8 +481,8 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
 def _index(
     task: Task, system: System, embedder: Embedder, place: Path
 ) -> tuple[Index, Mapping[str, str]]:
-    """Return the system's index, or one at `place` that has the corpus; and the judged ids of
-    documents with others in it.
+    """Return the system's index, or one at `place` made of the corpus; and the judged ids of those
+    documents that have another id in the index.
     """
     if system.place is not None:
         index = Index.open(system.place, embedder)
@@ -494,7 +501,7 @@ def _index(
 
 
 def state_of(place: str) -> dict[str, object]:
-    """Return what results depend on of an index: its place and its last commit."""
+    """Return the facts about an index on which results depend: its place and its last commit."""
     with closing(open_store(place)) as store:
         last = store.last_commit()
     return {"index": place, "commit": last.number, "documents": last.documents}
@@ -519,7 +526,7 @@ class _CorpusTexts(Mapping[str, str]):
 
 
 class ApiEmbedder:
-    """A model behind POST URL/embeddings, at $OPENAI_BASE_URL or OpenAI's."""
+    """An embedder behind an endpoint, POST URL/embeddings, at $OPENAI_BASE_URL or OpenAI's URL."""
 
     def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
         self.name = name

@@ -1,7 +1,8 @@
 """Evaluate a model, a run or an index on tasks: `evaluate` is what `runnel lab evaluate` does.
 
-In order: `_trials` finds the sets of each task and `_system` what is evaluated on them, with the
-options that have an effect there; then `retrieval`, `evidence` or `mteb` measures it.
+In order: `_trials` finds the sets of each task; `_system` makes the system that is evaluated on
+them, with the options that have an effect there; then `retrieval`, `evidence` or `mteb` measures
+it.
 """
 
 import logging
@@ -59,8 +60,8 @@ def evaluate(
 
     Args:
         model: a model, "bm25", a run file, or RUN/checkpoints.
-        tasks: BEIR folders, benchmarks, files of judgments (qrels) or of evidence; with `of_mteb`
-            names of mteb's.
+        tasks: BEIR folders, benchmarks, files of judgments (qrels) or of evidence; with `of_mteb`,
+            names of tasks of the library mteb.
         how: what the model does; default: embed, and sentences for evidence.
         metrics: names of ir-measures with commas; default: those of each task.
         out: folder of the runs and results, where interrupted work resumes; None: they are not
@@ -73,7 +74,7 @@ def evaluate(
     Raises:
         InputError: a task, a metric or an option cannot be used.
     """
-    # 1. what is asked of the system
+    # 1. options that exclude each other
     place = options.get("place")
     if place is not None and how not in (None, "index"):
         raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
@@ -127,7 +128,9 @@ def _measure(
 def _trials(
     model: str, tasks: Sequence[str], how: How | None, options: Options
 ) -> list[tuple[Set | Path, System]]:
-    """Return the sets of retrieval and files of evidence, with what is evaluated on each."""
+    """Return the sets of retrieval and the files of evidence, with the system that is evaluated on
+    each.
+    """
     kind = kind_of(model, how)
     given = options.given
     trials: list[tuple[Set | Path, tuple[str, How]]] = []
@@ -152,7 +155,9 @@ def _trials(
 def _contradiction(
     model: str, pairs: Mapping[tuple[str, How], object], given: Mapping[str, Any]
 ) -> str:
-    """Return what is wrong with options that contradict each other or the model; "" if nothing."""
+    """Return the problem with options that contradict each other or the model, in words; "" if
+    there is none.
+    """
     if model.startswith(API) and pairs.keys() != {("evidence", "embed")}:
         return (
             f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
@@ -171,7 +176,8 @@ def _contradiction(
 
 
 def _system(model: str, kind: str, how: How, options: Options) -> System:
-    """Return what is evaluated on tasks of a kind; it takes the options that have an effect there.
+    """Return the system that is evaluated on tasks of a kind; it takes the options that have an
+    effect there.
 
     Raises InputError if this system cannot do tasks of this kind.
     """
@@ -182,7 +188,8 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
         fields |= options.take("dtype")
     if kind == "documents" and how != "run":
         fields |= options.take("depth")
-    if how == "bm25" or (kind == "documents" and how == "rerank"):  # of BM25's best
+    # A reranker's candidates are BM25's best documents, unless a run is given.
+    if how == "bm25" or (kind == "documents" and how == "rerank"):
         fields["bm25"] = options.take("k1", "b")
     if how == "embed" and kind == "documents" and "segment_tokens" not in options.given:
         fields |= options.take("vectors")

@@ -26,8 +26,8 @@ class TaskFiles:
     qrels: Path
     corpus: Path | None
     queries: Path | None
-    expected: int | None = None  # judged queries in papers
-    notes: tuple[str, ...] = ()  # what was left out of a published set
+    expected: int | None = None  # the number of judged queries in papers, for a warning
+    notes: tuple[str, ...] = ()  # what was left out of a published set, in words
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Task:
     qrels: Mapping[str, Mapping[str, int]]  # query id -> document id -> grade
     queries: Mapping[str, str]  # query id -> text, of the judged queries that have one
     corpus: Texts | None
-    notes: tuple[str, ...]  # what does not fit, for the user to know
+    notes: tuple[str, ...]  # contradictions in the files, in words, for the user
 
 
 def expect_task(path: str | Path) -> Path:
@@ -70,8 +70,8 @@ def is_evidence(path: Path) -> bool:
 
 
 def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> TaskFiles:
-    """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or
-    those of a file of qrels.
+    """Return the files of a BEIR folder, with qrels/test.tsv or its only qrels; or the files that
+    belong to a file of qrels.
     """
     source = find_source(path, corpus, queries, split="test.tsv")
     folder = folder_of(path)
@@ -147,7 +147,9 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
 
 
 def expect_some(names: Collection[str], known: Container[str], none: str, what: str) -> list[str]:
-    """Return the names that are not known; raise InputError, "NONE 3 WHAT", if none of them is."""
+    """Return the names that are not known; raise InputError, which begins with "NONE 3 WHAT", if
+    none of them is known.
+    """
     missing = [name for name in names if name not in known]
     if len(missing) == len(names):
         first = f", the first is {missing[0]!r}" if missing else ""
@@ -165,7 +167,7 @@ def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]
     judged = {name for grades in task.qrels.values() for name in grades}
     matches: dict[str, list[str]] = {}  # judged id -> index ids
     for name in ids:
-        # longest first
+        # the ends of the index id that begin after "/" or "#", longest first
         ends = (name[at + 1 :] for at, character in enumerate(name) if character in "/#")
         if match := next((end for end in (name, *ends) if end in judged), None):
             matches.setdefault(match, []).append(name)

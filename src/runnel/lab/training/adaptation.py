@@ -1,5 +1,5 @@
-"""Adapt sentence retrieval to documents, and measure what it gains: `adapt` is what `runnel lab
-adapt` does.
+"""Adapt a sentence retriever to documents, and measure the gain: `adapt` is what `runnel lab adapt`
+does.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.run import run_recipe
 from runnel.ops.backend import has_native_bf16
 
-_LEAST = 30  # questions to train on
-_HELD_BACK = 10  # one question in 10, in whole documents
+_LEAST = 30  # the fewest questions to train on
+_HELD_BACK = 10  # one question in this many is held back, in whole documents
 _METRIC = "Recall@10"
 _TRAINING = (
     "model.layers=true train.batch=1 train.epochs=3 train.learning_rate=3e-5 train.warmup=0.1"
@@ -57,7 +57,7 @@ def adapt(
     """
     if dev is not None and next(read_evidence(dev, dropped=Dropped()), None) is None:
         raise InputError(f"{dev} has no question with evidence; expected spans in one at least")
-    # 1. Ask the documents their questions, and hold some back.
+    # 1. Make questions from the documents, and hold some back.
     create_folder(to)
     train_file, held_file = _write_questions(sources, exclude, limit, seed, to)
     # 2. Train on the others.
@@ -71,7 +71,7 @@ def adapt(
     # 4. Keep the better model.
     better = list(measured.values())[-1].difference > 0
     if better and not (to / "model").exists():
-        # of a killed run; a link stays, and is an error
+        # A killed run may have left a folder. A link is not removed, and then is an error.
         shutil.rmtree(to / "model.part", ignore_errors=True)
         shutil.copytree(adapted, to / "model.part")
         os.replace(to / "model.part", to / "model")

@@ -20,8 +20,8 @@ class Triple:
     query: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...] = ()
-    id: str = ""  # of the query, if the data has one
-    instruction: str = ""  # for the query, if the data has one per query
+    id: str = ""  # the query's id, if the data has one
+    instruction: str = ""  # the query's instruction, if the data has one for each query
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Evidence:
     document: str
     spans: tuple[tuple[int, int], ...]
     id: str = ""
-    # spans that tile the document, scored instead of its sentences, if the data has some
+    # spans that tile the document and are scored instead of its sentences, if the data has some
     units: tuple[tuple[int, int], ...] = ()
 
 
@@ -46,7 +46,7 @@ class Dropped:
 
     kept: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)  # reason -> place of its first case
+    first: dict[str, str] = field(default_factory=dict)  # reason -> place of the first such example
 
     def add(self, reason: str, where: str) -> None:
         self.counts[reason] += 1

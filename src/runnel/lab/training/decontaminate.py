@@ -33,7 +33,7 @@ POSITIVE = "positive in a test set"
 SENTENCES = "document with sentences of a test set"
 
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
-_QA = "qa:"  # before the place of question answering sets
+_QA = "qa:"  # the prefix of the path of question answering sets
 _SHARE = 0.01
 _MIN_WORDS = 5
 
@@ -42,13 +42,13 @@ class Decontaminator:
     """A filter for examples that overlap with test sets.
 
     An evidence example overlaps if more than 1 % of its document's sentences occur in a test
-    document (paper: Full-context sentence retrieval, section 4.3); a triple overlaps if its query
+    document (paper E, section 4.3: docs/papers.md); a triple overlaps if its query
     is a test query or one of its positives is a test document. Sentences and positives of fewer
     than five words ("Yes.", "Materials and Methods") do not count; in scripts without spaces
     between words, two characters count as one word.
 
-    Differs: the paper compares sentences as strings; here case, punctuation and whitespace do not
-        count, so more is removed.
+    The paper compares sentences as strings. Here case, punctuation and whitespace do not count, so
+    more is removed.
 
     Args:
         paths: test sets: files in a format of `read_triples`; rows of a query and a document, with
@@ -92,7 +92,7 @@ class Decontaminator:
             if query.strip():
                 self._queries.add(_hash(query))
             for text in documents:
-                if hash(text) not in self._read:  # many queries have the same document
+                if hash(text) not in self._read:  # read once: many queries have the same document
                     self._read.add(hash(text))
                     self._documents.add(_hash(text))
                     self._sentences.update(_sentences(text))
@@ -156,7 +156,8 @@ class Decontaminator:
     def _shares_sentences(self, document: str) -> bool:
         if not self._sentences:
             return False
-        if document != self._last[0]:  # lines of one document are next to each other
+        # Examples of one document follow each other, so the last result is kept.
+        if document != self._last[0]:
             sentences = _sentences(document)
             common = sum(key in self._sentences for key in sentences)
             self._last = (document, common > _SHARE * len(sentences))
@@ -188,7 +189,7 @@ def _queries_with_documents(
     without a query.
     """
     if path.is_dir() and not (path / "qrels").is_dir():
-        # test sets are often ignored
+        # also files that .gitignore excludes, as it often does test sets
         for file in find_files([path], Selection(ignore_files=False)):
             yield from _queries_with_documents(file, reader, dropped)
         return

@@ -38,11 +38,11 @@ from runnel.models.model import Model
 from runnel.models.recurrent.adapters import load_adapter, save_adapter
 from runnel.models.recurrent.graph import Long
 
-# up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a
-# power of 2
+# Groups by the number of rows that fill a batch: up to 8 rows, each number is a group; larger
+# numbers are rounded down to multiples of 1/8 of a power of 2.
 _FINE = 8
-_MOST_KEPT = 0.995  # of the averaged weights in a step
-_EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
+_MOST_KEPT = 0.995  # the most of the averaged weights that a step keeps
+_EVALUATION_SEGMENT = 4096  # tokens of a segment; without gradients, segments only limit memory
 
 
 def sentence_loss(scores: Tensor, labels: Tensor, *, as_code: bool = False) -> Tensor:
@@ -52,10 +52,10 @@ def sentence_loss(scores: Tensor, labels: Tensor, *, as_code: bool = False) -> T
     If all sentences are of one class, that class still gets 1/2: a document without an answer
     teaches low scores, at half the weight of a document with both.
 
-    With `as_code` the document is weighted by twice its share of negatives: this is the mean over
-    sentences in which a positive weighs as many times a negative as there are more of these.
+    With `as_code` the result is multiplied by twice the share of negatives. That is the mean over
+    sentences, in which a positive has the weight (number of negatives) / (number of positives).
 
-    Source: paper E, appendix F (w_i), and the authors' code (`pos_weight`).
+    Source: paper E, appendix F (w_i), and its authors' code (`pos_weight`): docs/papers.md.
     """
     positive = labels.bool()
     negative = ~positive
@@ -84,7 +84,7 @@ def yes_or_no_loss(scores: Tensor, answers: Tensor) -> Tensor:
 class DocumentData(Protocol):
     """Training data of a `DocumentTrainer`."""
 
-    lengths: NDArray[np.int64]  # (n,) by which batches are filled
+    lengths: NDArray[np.int64]  # (n,) the tokens of each document, by which batches are filled
 
     def __len__(self) -> int: ...
 
@@ -122,7 +122,7 @@ class TokenBatches(Sampler[list[int]]):
         fitting = np.clip(max_tokens // np.maximum(self.lengths, 1), 1, most)
         eighths = np.maximum(fitting // _FINE, 1)
         step = 2 ** np.log2(eighths).astype(np.int64)
-        self._rows = fitting // step * step  # (rows,) rows of this length in a batch
+        self._rows = fitting // step * step  # for each row, how many of its group fill a batch
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -140,7 +140,7 @@ class TokenBatches(Sampler[list[int]]):
         order = rng.permutation(count) if self.shuffle else np.arange(count)
         batches: list[NDArray[np.int64]] = []
         rest = order[:0]
-        # short rows first: the remaining ones fit among longer rows
+        # Groups of short rows first: the rows that fill no batch join groups of longer rows.
         for rows in np.unique(self._rows)[::-1].tolist():
             if len(rest) > rows:
                 batches.append(rest)
@@ -172,7 +172,7 @@ def _divisible(batches: list[NDArray[np.int64]], world: int) -> list[NDArray[np.
 
 class DocumentTrainer(Watched):
     """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of
-    its sentences.
+    each document's sentences.
 
     Its data are pairs of a name and an item, which has `tokens` for progress; their `lengths` (n,)
     int64 fill batches. The loss of a step is the sum over its documents, on all devices, divided by
@@ -196,7 +196,9 @@ class DocumentTrainer(Watched):
         self._max_tokens = max_tokens
         self._max_rows = max_rows
         super().__init__(module, args, train_dataset=train, eval_dataset=evaluation)
-        self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
+        # the Trainer must not divide the loss by the batches of a step: `get_batch_samples` has
+        # done so
+        self.loss_is_scaled_for_ga = True
 
     def weight(self, item: Any) -> int:
         """Return the weight of a document in the mean loss."""
@@ -252,11 +254,11 @@ class DocumentTrainer(Watched):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """Return the part of the step's loss that these items make, times the devices, over which
-        DDP takes the mean.
+        """Return the part of these items in the step's loss, times the number of devices, because
+        DDP takes the mean over devices.
         """
         losses, _ = model(inputs["items"])
-        # without an id, an item only fills a batch
+        # An item without an id only fills a batch that other processes wait for.
         if not inputs["ids"]:
             return losses.sum() * 0.0
         assert num_items_in_batch is not None
@@ -296,8 +298,8 @@ class DocumentTrainer(Watched):
 
 
 class AveragedTrainer(DocumentTrainer):
-    """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items that
-    weigh the same.
+    """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items of
+    equal weight. The result has the average of the weights over the run.
     """
 
     def __init__(
@@ -346,9 +348,9 @@ class _Loader(DataLoader[Any]):
 
 
 def _collate(rows: Sequence[tuple[str, Any]], *, data: DocumentData) -> dict[str, object]:
-    """Return {"items": documents, "ids": their names, "tokens": their number, for counting}.
+    """Return {"items": the documents, "ids": their names, "tokens": the number of their tokens}.
 
-    For an empty batch, which other processes wait for: the shortest document, without a name.
+    An empty batch, which other processes wait for, gets the shortest document, without a name.
     """
     items = [item for _, item in rows] or [data[int(data.lengths.argmin())][1]]
     return {
@@ -375,7 +377,7 @@ class ModelModule(nn.Module):
 
     @property
     def long(self) -> Long:
-        """How items are read now."""
+        """The settings for reading items: those of training, or of evaluation."""
         measuring = self.backbone.recurrent and not torch.is_grad_enabled()
         if measuring and self._long.segment_tokens is None:
             return Long(segment_tokens=_EVALUATION_SEGMENT, bf16=self._long.bf16)
@@ -390,7 +392,7 @@ class PackedTrainer(DocumentTrainer):
     adapters: the adapters and the heads).
     """
 
-    module: ClassVar[type[Any]]  # a `ModelModule`, made of a model and `Long`: what is trained
+    module: ClassVar[type[Any]]  # the class of the `ModelModule` that is trained
 
     def __init__(
         self,

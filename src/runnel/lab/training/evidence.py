@@ -21,7 +21,8 @@ from runnel.text.lines import read_json
 log = logging.getLogger("runnel")
 
 LICENSE = "CC-BY-NC"
-_HEAD = 20  # characters of the first unit by which the end of the question is found
+# The first characters of the first unit: in a released row, the question ends where they occur.
+_HEAD = 20
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -8,7 +8,7 @@ documents that an embedder scores nearly as high as a positive are refused if a 
 In the order of this file: rankers and searches; settings and the judge of candidates; drawing;
 `mine_negatives`, which is what `runnel lab mine` does.
 
-N  documents   d  width of the vectors   B  queries at a time
+N  vectors of documents or segments      d  width of the vectors      B  queries at a time
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ most the given number.
 Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
 """Returns the same rows for each query, with their scores."""
 
-K1, B = 0.9, 0.4  # the defaults of Anserini, used by the BEIR paper's baselines
+K1, B = 0.9, 0.4  # of BM25: the defaults of Anserini, used by the BEIR paper's baselines
 _ROWS = 1 << 16  # document vectors in memory at a time
 _BLOCK = 256  # queries searched together
 _TEXTS = 1 << 18  # documents in one index of words
-_CACHED = 100_000  # cached vectors of candidates, as many queries share candidates
-_COPY = 0.9  # least share of common word triples in copies
+_CACHED = 100_000  # vectors of candidates that are kept, because many queries share candidates
+_COPY = 0.9  # texts that share at least this part of their word triples are copies
 
 
 def search_by(ranker: Ranker) -> RowSearch:
@@ -101,12 +101,12 @@ def _expect_bm25(words: int, k1: float, b: float) -> None:
 
 
 def _holding(index: Any) -> np.ndarray:
-    """Return how many documents of an index of bm25s hold each of its words."""
+    """Return, for each word of an index of bm25s, how many of its documents have the word."""
     return np.diff(index.scores["indptr"])
 
 
 def _idf(holding: np.ndarray, documents: int) -> np.ndarray:
-    """Return the weights of words by how many of the documents hold them, as in Lucene's BM25."""
+    """Return the weights of words in Lucene's BM25, from the number of documents with each word."""
     return np.log1p((documents - holding + 0.5) / (holding + 0.5))
 
 
@@ -117,9 +117,9 @@ def bm25_ranker(
     k1: float = K1,
     b: float = B,
 ) -> Ranker:
-    """Return a ranker with the scores of `bm25_scorer`, from an index for each `_TEXTS` documents:
-    one of all would take 2.4 kB a document while it is made. Documents that share no word with the
-    query are left out; ties go to the earlier row.
+    """Return a ranker with the scores of `bm25_scorer`. It has an index for each `_TEXTS`
+    documents, because making one index of all would take 2.4 kB a document. Documents that share no
+    word with the query are left out; ties go to the earlier row.
     """
 
     def texts() -> Iterator[str]:
@@ -127,7 +127,7 @@ def bm25_ranker(
             yield document.text
             progress(done, len(corpus))
 
-    # 1. The words of each block as numbers, of 4 bytes each.
+    # 1. For each block of documents, its words as numbers of 4 bytes.
     rest = texts()
     blocks: list[tuple[np.ndarray, np.ndarray, list[str]]] = []
     while (tokens := numbered_words(itertools.islice(rest, _TEXTS))).ids:
@@ -137,8 +137,8 @@ def bm25_ranker(
     total = sum(len(ids) for ids, _, _ in blocks)
     _expect_bm25(total, k1, b)
     count = sum(len(lengths) for _, lengths, _ in blocks)
-    # 2. An index of each, with the k1 and b that give its mean length the effect of the mean
-    # length of all.
+    # 2. An index of each block. BM25 uses the mean length of the documents: k1 and b are changed so
+    # that the block's mean length has the effect of the mean length of all documents.
     frequency: Counter[str] = Counter()  # documents that have a word
     indexes: list[Any] = []
     for ids, lengths, vocabulary in blocks:
@@ -151,7 +151,7 @@ def bm25_ranker(
             index.index(type(tokens)(parts, numbers), show_progress=False)
             frequency.update(dict(zip(vocabulary, _holding(index).tolist(), strict=True)))
         indexes.append(index if vocabulary else None)
-    # 3. The weight of a word in all.
+    # 3. The weights of words, from all documents.
     for index, (_, lengths, vocabulary) in zip(indexes, blocks, strict=True):
         if index is not None:
             holding = _holding(index)
@@ -188,25 +188,29 @@ def dense_ranker(
     combine: np.ufunc = np.maximum,
     max_query_tokens: int | None = None,
 ) -> Ranker:
-    """Return a ranker by exact inner products with the query's vector, on all GPUs or on the CPU, a
-    block of vectors each at a time; of a block only what may be among the best is sorted.
+    """Return a ranker by exact inner products with the query's vector, on all GPUs or on the CPU.
+    Each device multiplies a block of vectors at a time, and sorts only the products that may be
+    among the best.
 
-    `vectors` (N, d) are of documents, or of their segments, whose rows (N,) int64 in the corpus
-    ascend; `combine` makes one score of a row's scores. Ties go to the earlier row.
+    Args:
+        vectors: (N, d), of documents or of their segments.
+        rows: (N,) int64, the row in the corpus of each vector's document, ascending.
+        combine: makes one score of the scores of a document's segments. Ties go to the earlier row.
     """
     import torch
 
     devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
     devices = devices or [torch.device("cpu")]
-    first = np.flatnonzero(np.diff(rows, prepend=-1))  # vector of each document
+    first = np.flatnonzero(np.diff(rows, prepend=-1))  # the first vector of each document
     starts = np.arange(0, len(rows), _ROWS)
     blocks = np.unique(first[np.searchsorted(first, starts, side="right") - 1])
 
     def score(
         encoded: np.ndarray, bars: np.ndarray, depth: int, block: tuple[int, int], device: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the queries, documents (places in `first`) and scores of a block's products that
-        reach the query's bar (B,), by query and place; without a bar, its best `depth` products.
+        """Return the products of a block that may be among the best: their queries, documents
+        (indices of `first`) and scores, sorted by query and document. These are the products that
+        reach the query's bar (B,), or without bars the best `depth` of each query.
         """
         start, end = block
         low, high = np.searchsorted(first, block)
@@ -224,7 +228,8 @@ def dense_ranker(
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
         best = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(encoded)
-        bars = np.full(len(encoded), -np.inf, np.float32)  # the scores at `depth` so far
+        # (B,) each query's score at rank `depth` so far
+        bars = np.full(len(encoded), -np.inf, np.float32)
         spans = pairwise([*blocks.tolist(), len(rows)])
         with ThreadPoolExecutor(len(devices)) as pool:
             while group := list(itertools.islice(spans, len(devices))):
@@ -310,11 +315,14 @@ class Mining:
         return min(bars)
 
 
-VectorsOf = Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray]  # of rows of the corpus
+# returns the vectors of these rows of the corpus
+VectorsOf = Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray]
 
 
 class NegativeJudge:
-    """An embedder that scores candidates, of which it reads each once, unless `vectors` has all."""
+    """An embedder that scores candidates. It reads each of them once, or takes its vector from
+    `vectors`, if all vectors are there.
+    """
 
     def __init__(self, embedder: Embedder, corpus: Texts, vectors: VectorsOf | None = None) -> None:
         self.embedder = embedder
@@ -356,7 +364,7 @@ def mine(
 
 
 def word_triples(text: str) -> frozenset[tuple[str, ...]]:
-    """Return the set of three consecutive words, by which copies are recognized; case and
+    """Return the set of all triples of consecutive words, by which copies are recognized; case and
     punctuation do not count.
     """
     words = re.findall(r"\w+", text.casefold()) or [text.strip()]
@@ -427,7 +435,9 @@ def _fill_judged(draws: list[Draw], mining: Mining, judge: NegativeJudge) -> Non
 
 
 def _are_copies(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> bool:
-    """Return whether the Jaccard similarity is at least `_COPY`; usually the sizes alone decide."""
+    """Return whether the Jaccard similarity of two sets of word triples is at least `_COPY`; often
+    their sizes alone decide.
+    """
     if min(len(a), len(b)) < _COPY * max(len(a), len(b)):
         return False
     common = len(a & b)

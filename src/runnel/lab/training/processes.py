@@ -24,16 +24,17 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CHUNK = 32  # examples in one call
-# chunks before other processes are started, which takes seconds
+# Chunks that this process works on alone. Only if there are more, other processes are started,
+# which takes seconds.
 ALONE = 32
-_PATIENCE = timedelta(days=365)  # for as long as data need
+_PATIENCE = timedelta(days=365)  # how long other processes wait: preparing data may take very long
 
 
 def in_processes(
     function: Callable[[list[Item]], Result], items: Iterable[Item]
 ) -> Iterator[tuple[list[Item], Result]]:
-    """Yield chunks of items with what a function makes of them, in order: of the first chunks in
-    this process, of the others in a process for each core.
+    """Yield chunks of items with the function's results for them, in order. The first chunks are
+    worked on in this process, the others in a process for each core.
 
     Function, items and results are pickled; a function's error is raised here. Raises InputError if
     a process is killed.
@@ -62,7 +63,7 @@ def in_processes(
         ) from error
 
 
-_function: Callable[[Any], Any]  # of this process
+_function: Callable[[Any], Any]  # in a worker process, the function to call
 
 
 def _start(function: Callable[[Any], Any]) -> None:
@@ -86,8 +87,8 @@ def _call(chunk: list[Any]) -> Any:
 
 @contextmanager
 def writers_first(state: PartialState) -> Iterator[None]:
-    """Let one process of each machine run the block first, for as long as it takes, and the others
-    after all of these.
+    """Let one process of each machine run the block first, however long it takes, and the other
+    processes after these have finished.
 
     The limit of other collective operations (10 minutes on GPUs) does not count here. If a process
     ends, processes that wait for it fail at once.

@@ -30,7 +30,7 @@ log = logging.getLogger("runnel")
 
 STATE = "trainer_state.json"
 CURVE = "loss.png"
-_NAMED = 8  # the most rows of a bad batch in the message
+_NAMED = 8  # the most rows of a bad batch that an error names
 
 
 def find_whole_checkpoint(folder: str | Path) -> Path | None:
@@ -218,7 +218,7 @@ class Recorder(TrainerCallback):
 
 
 def logged_steps(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """Return what a Trainer logged of steps: step, epoch, loss, learning_rate, grad_norm, tokens,
+    """Return the logs of a Trainer's steps: step, epoch, loss, learning_rate, grad_norm, tokens,
     tokens_per_s and seconds.
     """
     return [row for row in history if "loss" in row]

@@ -5,6 +5,14 @@ job = "embed" | "rerank" | "sentences" | "generate"      which head is trained
 [long] [lora] [search] [evaluation]         optional
 
 A recipe may also have [sizes.NAME], with the differences for a model of that size (--size).
+
+The file has, in this order: a dataclass for each table (`ModelTable` to `EvaluationTable`), and
+`Recipe`, which holds them; the public functions; their private steps.
+
+    read      find the file -> _load (TOML) -> _build with each size -> _merged with the size and
+              the --set changes (_change) -> parse
+    parse     _build (names, types, no setting of another job) -> _check (ranges, contradictions)
+    write, differences     use _flat: a nested table as pairs "table.key", value
 """
 
 import dataclasses
@@ -32,18 +40,19 @@ def _only(*jobs: Job, default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class ModelTable:
-    """The model that a run starts from. Template, pooling and the unit that a retriever scores are
-    by default its own.
+    """The model that a run starts from. None for `template`, `pooling` or `unit` means the model's
+    own.
     """
 
     name: str = "pocket"  # built-in name, folder or hub id
-    # with random weights, for a model without a head for the job
+    # train a new head with random weights, for a model that has no head for the job
     new_head: bool = _only("rerank", "sentences", default=False)
     # train the layers that an encoder reads sentences with, not the head
     layers: bool = _only("sentences", default=False)
     # how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"
     template: str | None = _only("rerank")
     pooling: Literal["cls", "eos", "mean"] | None = _only("embed")
+    # what a retriever scores
     unit: Literal["sentence", "clauses", "paragraph"] | None = _only("sentences")
 
 
@@ -52,9 +61,9 @@ class DataSet:
     """One file or folder of examples."""
 
     path: str  # relative to --data, or to the recipe's own folder
-    # its sentences become triples; None: one of `read_triples`
+    # "evidence": `read_evidence` reads it, and its sentences become triples; None: `read_triples`
     format: Literal["evidence"] | None = _only("embed", "rerank")
-    # each query gets one of them, in turn, in `DataTable.prompt`
+    # the first query gets the first instruction in `DataTable.prompt`, the second the next, in turn
     instructions: tuple[str, ...] = _only("embed", default=())
 
 
@@ -71,9 +80,9 @@ class DataTable:
     # of the data set's. None: the model's query prompt. A model's document prompt is always put
     # before documents.
     prompt: str | None = _only("embed")
-    # for each document that answers; an embedder's example may have fewer
+    # documents without the answer, for each document with it; an embedder's example may have fewer
     negatives: int = _only("embed", "rerank", default=0)
-    # "random": of other examples
+    # "given": the example's own negatives; "random": documents of other examples
     negative_source: Literal["given", "random"] = _only("embed", "rerank", default="given")
     # rows per answering document, each with its own negatives
     samples: int = _only("embed", "rerank", default=1)
@@ -86,7 +95,8 @@ class DataTable:
     lengths: tuple[int, ...] = _only("sentences", default=())
     # what is written after a question and a document
     target: Literal["answer", "evidence"] = _only("generate", default="answer")
-    # the part of a document that has all evidence: table 23
+    # Only examples whose evidence is all in this part of the document, from 0 (its start) to 1
+    # (its end): docs/papers.md, E, table 23.
     within: tuple[float, float] = _only("sentences", default=(0.0, 1.0))
     # test sets, files or folders; examples that overlap are removed and counted (docs/data.md)
     exclude: tuple[str, ...] = ()
@@ -110,7 +120,8 @@ class TrainTable:
     epochs: float = 1.0
     max_steps: int | None = None  # stop after this many steps instead of `epochs`
     temperature: float = _only("embed", default=0.05)  # of InfoNCE
-    # of a document's loss: paper E's, or that of its authors' code, up to twice as large
+    # How the loss of a document is normalized: as paper E says (docs/papers.md), or as its authors'
+    # code does, whose loss is up to twice as large.
     normalization: Literal["paper", "code"] = _only("sentences", default="paper")
     warmup: float = 0.0  # number of steps, or, below 1, share of all steps
     schedule: Literal["linear", "cosine", "constant"] = "linear"
@@ -144,14 +155,14 @@ class LoraTable:
 
 @dataclass(frozen=True)
 class SearchTable:
-    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as
-    large, with as many steps.
+    """A search for the learning rate before the run. Each rate is tried on 1/`share` of the data in
+    batches 1/`share` as large, so a trial has as many steps as the run.
     """
 
     learning_rates: tuple[float, ...] = ()
     share: int = 16
-    # the held-out figure that decides: a loss, the lowest, or a recall of the job "sentences", the
-    # highest
+    # The figure of the held-out rows that decides: "loss", where the lowest wins, or a recall of
+    # the job "sentences", where the highest wins.
     metric: str = "loss"
 
 
@@ -164,7 +175,7 @@ class EvaluationTable:
     max_query_tokens: int | None = _only("embed")
     max_document_tokens: int | None = _only("embed")
     max_tokens: int | None = _only("rerank")
-    # sentences at which recall on held-out documents is measured
+    # Numbers of sentences: recall on held-out documents is measured among the best k of each.
     top_k: tuple[int, ...] = _only("sentences", default=())
 
 
@@ -221,10 +232,11 @@ def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -
     """
     path = find(name)
     content, by_size = _load(path)
-    build(content, str(path))  # first, so that its errors are not reported as those of a size
+    # These calls are only for their errors; their recipes are not used. First the recipe without a
+    # size, so that its errors do not name a size, then every size, also those not asked for.
+    _build(content, str(path))
     for part in by_size:
-        # reports errors in every size
-        build(_merged(content, by_size[part]), f"{path}: sizes.{part}")
+        _build(_merged(content, by_size[part]), f"{path}: sizes.{part}")
     if size is not None:
         expect_choice(size, by_size, f"the size of {path.name}")
         content = _merged(content, by_size[size])
@@ -235,7 +247,7 @@ def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -
 
 def parse(content: Mapping[str, Any], place: str) -> Recipe:
     """Return the recipe in a TOML table without `sizes`. `place` names it in messages."""
-    recipe = build(content, place)
+    recipe = _build(content, place)
     _check(recipe, place)
     return recipe
 
@@ -263,6 +275,7 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read a recipe's TOML; return its tables without [sizes], and the tables of each size."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return content, dict(content.pop("sizes", {}))
@@ -273,6 +286,7 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
+    """Return `base` with the values of `over` in place of its own; tables are merged by key."""
     merged = dict(base)
     for key, value in dict(over).items():
         tables = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -297,6 +311,8 @@ def _change(change: str, job: Job) -> dict[str, Any]:
         ]
         places = {place: field for place, field in settings if field.name == key}
         expect_choice(key, {field.name for _, field in settings}, "the key of --set KEY=VALUE")
+        # Several tables may have the key: the job decides. If it uses none of them, `_build` will
+        # report that.
         used = [place for place, field in places.items() if job in _jobs(field)] or [*places]
         if len(used) > 1:
             expect_choice(key, used, "the key of --set, which several tables have,")
@@ -305,6 +321,7 @@ def _change(change: str, job: Job) -> dict[str, Any]:
 
 
 def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """Return the jobs that use a setting: those of `_only`, or all."""
     return field.metadata.get("jobs", JOBS)
 
 
@@ -319,13 +336,14 @@ def _unused(job: Job) -> set[str]:
     }
 
 
-def build(content: Mapping[str, Any], place: str) -> Recipe:
-    """Return the recipe made from a TOML table, with only settings that its job uses. `place` names
-    it in messages.
+def _build(content: Mapping[str, Any], place: str) -> Recipe:
+    """Return the recipe in a TOML table; raise InputError for an unknown setting, a value of the
+    wrong type, or a setting that the job does not use. `place` names the table in messages.
     """
     expect_choice(content.get("job"), JOBS, f"{place}: job")
     recipe = Recipe(**arguments(Recipe, content, place, defaults=True, error=InputError))
     sets = ({"data": {"sets": table}} for table in content.get("data", {}).get("sets", ()))
+    # `_flat` goes into tables, not into the list of sets: each set counts as a table data.sets.
     given = {key for table in (content, *sets) for key, _ in _flat(table)}
     if unused := sorted(given & _unused(recipe.job)):
         raise InputError(
@@ -339,12 +357,13 @@ _ABOVE_ZERO = ("train.learning_rate", "train.epochs", "train.temperature", "sear
 
 
 def _check(recipe: Recipe, path: str) -> None:
+    """Raise InputError for the first setting that is out of range or contradicts another."""
     train = recipe.train
     data = recipe.data
     search = recipe.search
     low, high = data.within
     instructed = any(table.instructions for table in data.sets)
-    wrong = {
+    wrong = {  # messages, and whether each applies
         f"train.betas are {list(train.betas)}; expected numbers below 1": max(train.betas) >= 1,
         f"data.within is {[low, high]}; expected two rising numbers from 0 to 1": (
             not 0 <= low < high <= 1
@@ -378,6 +397,7 @@ def _check(recipe: Recipe, path: str) -> None:
 
 
 def _toml(value: Any) -> str:
+    """Return a value as TOML. JSON's texts, numbers and Booleans are also TOML's."""
     if isinstance(value, tuple):
         between = ",\n  " if any(isinstance(item, dict) for item in value) else ", "
         return "[" + between.join(map(_toml, value)) + "]"
@@ -388,6 +408,7 @@ def _toml(value: Any) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of nested tables as ("table.key", value)."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _flat(item, f"{prefix}.{key}".lstrip("."))

@@ -1,7 +1,8 @@
 """Tokenizer, templates, heads and prompts for a recurrent checkpoint that runnel did not write.
 
-It gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its
-sentence head and unit, clauses. EmbeddingRWKV has its own (`embedding_rwkv.py`), as a
+Every such checkpoint gets the papers' templates (docs/papers.md) and a head that embeds a text by
+its end marker. A single-pass scanner also has its sentence head, and the unit "clauses".
+EmbeddingRWKV has templates and heads of its own (`embedding_rwkv.py`), and so has a
 sentence-transformers folder, which must pool the last token.
 """
 
@@ -28,16 +29,17 @@ from runnel.text.tokenizers import read_tokenizer, tokenizer_file
 log = logging.getLogger("runnel")
 
 _NEOX, _CODESTRAL = "EleutherAI/gpt-neox-20b", "mistralai/Mamba-Codestral-7B-v0.1"
-_NEOX_ROWS = range(50277, 50305)  # its 50277 tokens, padded to a multiple of 8, 16, 64 or 128
+# rows of an embedding table for GPT-NeoX's 50277 tokens, padded to a multiple of 8, 16, 64 or 128
+_NEOX_ROWS = range(50277, 50305)
 _WORLD_ROWS, _MISTRAL_ROWS = 65536, 32768
-# Tokens that identify a vocabulary, because config files name others than those of the training: no
-# two published vocabularies share them.
+# Tokens that identify a vocabulary: no two published vocabularies share them. Config files do not:
+# they often name other vocabularies than the one of the training.
 _VOCABULARIES = {
     "RWKV World": {"<|endoftext|>": 0, "\n\n": 261, "\r\n": 263},
     "GPT-NeoX": {"<|endoftext|>": 0, "<|padding|>": 1, "!": 2},
     "Mistral v3": {"<unk>": 0, "<s>": 1, "</s>": 2, "[INST]": 3},
 }
-# From the papers.
+# The templates of the papers (docs/papers.md).
 _TEMPLATES = {
     "document": DOCUMENT,
     "rerank": DOCUMENT_THEN_QUERY,
@@ -70,7 +72,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
         )
     heads = nn.ModuleDict({"embed": EndVector()})
     unit: Unit = "sentence"
-    if checkpoint.heads:  # a single-pass scanner's
+    if checkpoint.heads:  # only a single-pass scanner has some
         linear = {name: tensor.float() for name, tensor in checkpoint.heads.items()}
         head = EndScore(
             checkpoint.backbone.hidden_size, outputs=len(linear["weight"]), bias="bias" in linear

@@ -1,16 +1,17 @@
 """Heads, templates and prompts of EmbeddingRWKV: RWKV-7 embedders, and rerankers that read the
 states the embedders leave.
 
-A text ends with one end marker, the last row of the embedding table (65535). Its vector is the
-retrieval head's output there. The checkpoints also have heads for classification and for
-similarity, which are not read.
+A text ends with one end marker, the last row of the embedding table (65535). The text's vector is
+the output of the retrieval head at that marker. The checkpoints also have heads for classification
+and for similarity, which are not read.
 
-Source: package/src/rwkv_emb/model.py and README.md in howard-hou/EmbeddingRWKV 13613c0.
-Differs: texts are read without padding. There, batches are padded with token 0, which the model
-    reads. Documents and queries are tokenized separately from the text around them, as in every
-    template here.
+Source: package/src/rwkv_emb/model.py and README.md in howard-hou/EmbeddingRWKV 13613c0. Two things
+are different here. The authors' code pads batches with token 0, which the model then reads; here
+texts are read without padding. And as in every template here, documents and queries are tokenized
+separately from the text around them.
 
-D  width of the hidden vectors   L  layers   H  heads of the recurrence   N  head size   n  items
+D  width of the hidden vectors      n  texts or pairs
+L  layers of the backbone           H  heads of the recurrence      N  head size
 """
 
 from collections.abc import Mapping
@@ -67,9 +68,9 @@ class StateScore(TorchHead):
     runs in plain torch: one token is a small part of a query.
 
     Args:
-        state_shapes: of the backbone.
-        reader: its shape, one layer for each of `layers`.
-        layers: of the backbone, from 0.
+        state_shapes: the backbone's `state_shapes()`.
+        reader: the shape of the reader, which has one layer for each of `layers`.
+        layers: the numbers, from 0, of the backbone's layers whose states are read.
 
     Raises:
         CheckpointError: reader, layers and backbone do not fit together.

@@ -1,7 +1,4 @@
-"""How a transformer that reads a text whole reads documents: each passage as a text of its own.
-
-P  passages   d  width of the vectors
-"""
+"""How a transformer that reads a text whole reads documents: each passage as a text of its own."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,8 +11,8 @@ from runnel.text.sentences import passage_bounds, sentence_of_tokens, split_sent
 
 
 class WholeReader(TextReader):
-    """A reader with a transformer: its first token represents the text that it begins, and no
-    other.
+    """A reader with a transformer, whose first token represents the whole text: so a passage needs
+    a first token of its own.
     """
 
     stream = None
@@ -28,7 +25,7 @@ class WholeReader(TextReader):
         prompt = "document" if "document" in model.prompts else None
         most, longest = options.passage_tokens, model.backbone.longest_text
         if longest is not None:
-            # the prompt and special tokens, and "a"
+            # the tokens of the prompt, the special tokens, and the one token of "a"
             around = len(next(self.embedder.render(["a"], prompt=prompt)))
             most = min(most, longest - around)
         spans = []

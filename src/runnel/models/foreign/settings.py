@@ -2,9 +2,9 @@
 prompts, longest text.
 
 A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py
-compares the vectors) or refused with a reason. One thing differs: "add_eos_token" of a
-tokenizer_config.json is honored, as in the transformers library up to version 4; from version 5 on,
-that library ignores the setting if the folder has a tokenizer.json.
+compares the vectors) or refused with a reason. There is one exception: "add_eos_token" in
+tokenizer_config.json adds the end marker, as in the transformers library up to version 4. From
+version 5 on, that library ignores the setting if the folder has a tokenizer.json.
 """
 
 import logging
@@ -22,8 +22,8 @@ from runnel.models.head import Pooling
 from runnel.models.model import Job
 
 log = logging.getLogger("runnel")
-# What sentence-transformers loads a saved folder as: its model class, and the module of
-# `runnel.integrations`.
+# By job, how sentence-transformers loads a saved folder: the class of its model, and the class in
+# `runnel.integrations` of the folder's module.
 JOBS: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),
     "rerank": ("CrossEncoder", "RerankerModule"),
@@ -39,15 +39,15 @@ _ADD_END = (
     "GPTNeoXTokenizer",
 )
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first one in the folder is used
-# Of models whose folders do not have them: their authors give them on the model's page. "document":
-# before passages.
+# Prompts of models whose folders lack them, from the pages of these models. "document" is the
+# prompt of passages.
 _PUBLISHED_PROMPTS = {
     r"(multilingual-)?e5-(small|base|large)(-v2)?": {"query": "query: ", "document": "passage: "},
     r"bge-(small|base|large)-en(-v1\.5)?": {
         "query": "Represent this sentence for searching relevant passages: "
     },
 }
-_UNLIMITED = 10**9  # that library's tokenizers write 1e30 for no limit
+_UNLIMITED = 10**9  # a greater limit means none: transformers writes 1e30
 
 _POOLINGS: dict[str, Pooling] = {
     "cls": "cls",
@@ -63,16 +63,16 @@ _POOLINGS: dict[str, Pooling] = {
 class SentenceTransformer:
     """Settings of a sentence-transformers folder."""
 
-    # which hidden vectors are used; None: a mode that runnel does not compute, or more modules
-    # follow
+    # None: a pooling that runnel does not compute, or other modules follow the pooling
     pooling: Pooling | None
-    after: str  # what follows the Transformer, for messages
+    after: str  # the modules after the Transformer, in words, for messages
     prompts: dict[str, str]  # by name
-    # the name of what sentence-transformers puts before texts that are neither query nor document
+    # the name of the prompt that sentence-transformers puts before texts that are neither query nor
+    # document
     default_prompt: str | None
     # the longest text that it reads, special tokens included; None: no limit given
     max_tokens: int | None
-    path: str = ""  # of the first module's folder
+    path: str = ""  # the folder of the first module, within the model's folder
 
 
 def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) -> None:
@@ -244,8 +244,8 @@ def warn(folder: Path, theirs: SentenceTransformer, pooling: Pooling | None, tex
 
 
 def pair_template(folder: Path) -> str | None:
-    """Return the same for a query and a document; None if the tokenizer puts
-    nothing between them.
+    """Return a template of a query and a document with the special tokens of the folder's
+    tokenizer; None if the tokenizer puts nothing between the two.
     """
     parts = _parts(_tokenizer(folder).encode("a", "a"), ["{query}", "{document}"])
     return None if "{query}{document}" in "".join(parts) else "".join(parts)

@@ -11,7 +11,8 @@ decoders          last token [EOS], added   document: {d}\n\nquery: {q}[EOS]
 The template "ssm-rerankers" of a pair is "[CLS] ; query: {q} ; document: {d}" for encoders and
 encoder-decoders, and "document: {d} ; query: {q} ;[EOS]" for decoders.
 
-These are the choices of papers A (texts), B and C (pairs); every marker is the model's own.
+These are the choices of papers A (texts), B and C (pairs) in docs/papers.md; every marker is the
+model's own.
 """
 
 import re
@@ -24,8 +25,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.config_values import code_classes, reads_both_ways
 from runnel.backbones.checkpoint.load import KNOWN_TYPES, load_backbone
-from runnel.backbones.checkpoint.tensors import code_classes, reads_both_ways
 from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
@@ -47,9 +48,10 @@ from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 from runnel.text.tokenizers import read_tokenizer
 
-# as the library calls them
+# poolings by their names in sentence-transformers
 _MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}
-# code of the GTE-Qwen2 folders: Qwen2 that honors is_causal, as the library does from 5.2 on
+# The class of the code in the GTE-Qwen2 folders: a Qwen2 that obeys `is_causal` of its config, as
+# the class in transformers does from version 5.2 on.
 _GTE = "modeling_qwen.Qwen2Model"
 _TEMPLATES = "runnel_templates"  # in the config.json of saved models
 
@@ -65,8 +67,8 @@ class Scores(TorchHead):
 
 
 def is_transformer(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether a folder is for this module. Raise MissingDependency for others than BERT
-    without the library.
+    """Return whether a folder has a transformer. Raise MissingDependency if deciding that needs the
+    transformers library, which is not installed.
     """
     if "dim" in config:
         return False
@@ -95,8 +97,8 @@ def load_transformer(
     """Load a transformer; arguments as for `load_model`.
 
     Args:
-        prefix: "st": with sentence-transformers, even if runnel reads it; "st-code": and with code
-            that comes with it.
+        prefix: "st": load it with sentence-transformers, even if runnel could; "st-code": also run
+            the code that comes with the model.
     """
     own_code = prefix == "st-code"
     theirs = read_sentence_transformer(folder)

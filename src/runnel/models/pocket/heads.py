@@ -1,11 +1,17 @@
-"""Heads whose weights are arrays: from hidden vectors to a document vector, a relevance score or
-sentence scores, without torch.
+"""Heads whose weights are arrays, without torch. They compute from hidden vectors:
 
-    D  width of the hidden vectors   V  vocabulary   K  kinds of mark   n  items
-    S  sentences   F  lexical features   Q  tokens of the query   T  tokens of the sentence
+    TokenFeatures                            tables of the vocabulary, used by other heads
+    EndVector, FirstVector, PlainMeanVector  the vector of a text, for an embedder
+    VectorScore                              scores of a document's sentences (the first look)
+    VectorRelevance                          the score of a document, for a reranker
+    LateInteraction, Judge, PairJudge        scores of sentences read again (the second look)
 
-Heads run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text.
-They are trained as torch modules (`models/recurrent/heads.py`, `lab/training/vector_scores.py`).
+    D  width of the hidden vectors   V  vocabulary       n  items
+    S  sentences of a document       F  lexical features of a sentence
+    N  columns of `known`            Q  tokens of the query        T  tokens of a sentence
+
+Heads run in fp32 (fp64 for a model in fp64). They need sums over a text, never the whole text. They
+are trained as torch modules (`models/recurrent/heads.py`, `lab/training/vector_scores.py`).
 """
 
 import itertools
@@ -25,8 +31,9 @@ UNFIT = [1.0, 0.0]  # factor and summand before a fit
 
 
 class Linear:
-    """A linear layer: weight (N, K) and bias (N,), zeros before they are loaded. `fill`: the bias
-    of a fresh layer whose weight is zero; None: a fresh layer to train is random.
+    """A linear layer: weight (outputs, inputs) and bias (outputs,), zeros before they are loaded.
+    `fill`: a layer that is made for training begins with a weight of zeros and this bias; None: it
+    begins with random numbers.
     """
 
     def __init__(self, inputs: int, outputs: int, fill: float | None = None) -> None:
@@ -35,7 +42,7 @@ class Linear:
         self.fill = fill
 
     def __call__(self, x: Floats) -> Floats:
-        """Return the output (..., N) for x (..., K)."""
+        """Return the outputs (..., outputs) for x (..., inputs)."""
         return x @ self.weight.T + self.bias
 
 
@@ -43,7 +50,8 @@ class ArrayHead(Head):
     """A head with arrays and layers as weights."""
 
     fixed: ClassVar[tuple[str, ...]] = ("calibration", "floor", "idf")  # not trained with the rest
-    calibration: Floats = np.array(UNFIT, np.float32)  # factor and summand of its scores
+    # factor and summand that make logits of the head's scores
+    calibration: Floats = np.array(UNFIT, np.float32)
 
     def arrays(self) -> dict[str, Floats]:
         """Return the weights by name."""
@@ -58,13 +66,15 @@ class ArrayHead(Head):
         }
 
     def load(self, arrays: Mapping[str, Floats]) -> None:
-        """Take weights, named and shaped as those of `arrays`."""
+        """Take weights with the names and shapes of `arrays`."""
         for name, array in arrays.items():
             layer, _, part = name.rpartition(".")
             setattr(getattr(self, layer) if layer else self, part, array.astype(np.float32))
 
     def vectors(self, pooled: Sequence[Any]) -> Floats:
-        """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
+        """Return the vectors (n, D) float32 of pooled hidden vectors, one array (any, D) for each
+        document.
+        """
         vectors: Floats = self(np.concatenate([np.asarray(part) for part in pooled]))
         return vectors
 
@@ -82,7 +92,7 @@ class TokenFeatures(ArrayHead):
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
         self.log_weight: Floats = np.zeros(vocab_size, np.float32)
-        # added to embeddings in proportion to marks
+        # (kinds of mark, D): added to a token's embedding, times its marks
         self.mark_vectors: Floats = np.zeros((MARKS, hidden_size), np.float32)
         self.idf: Floats = np.ones(vocab_size, np.float32)  # (V,) in [0, 1], static
 
@@ -93,7 +103,7 @@ class TokenFeatures(ArrayHead):
 
     @property
     def static_idf(self) -> Floats:
-        """The idf as an array."""
+        """The idf (V,) as an array."""
         return self.idf
 
 
@@ -126,7 +136,7 @@ class VectorScore(ArrayHead):
     the text again.
 
     The first layer gets a sentence's vector only in its product with the query, because otherwise
-    it would learn which sentences the training questions preferred. The score is calibrated: its
+    it would learn which sentences the training questions prefer. The score is calibrated: its
     sigmoid is the probability that the sentence answers.
     """
 
@@ -166,8 +176,8 @@ class VectorScore(ArrayHead):
         )
 
     def combine(self, query: Floats, vectors: Floats, known: Floats) -> Floats:
-        """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S,
-        K) -> (S,)
+        """Return scores (S,) before calibration, from the projected query (size,) or one for each
+        sentence (S, size), vectors (S, D) and `known` (S, N).
         """
         hidden = gelu(4 * self.sentence(vectors) * query + self.known(known))
         scores: Floats = 3 * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
@@ -222,10 +232,10 @@ class VectorRelevance(ArrayHead):
         return self.linear(wide(features))[:, 0]
 
 
-AROUND = 3  # sentences on each side in the mean of its last column
-_BLOCK = 1024  # sentences
-# The columns of `known`, in the order of its weights: these, of the cosines (S,) of sentences, of
-# the means around them and the `COLUMNS` (S, F), then the latter.
+AROUND = 3  # sentences on each side of a sentence in the mean around it
+_BLOCK = 1024  # sentences whose means are computed at a time
+# The first columns of `known`, computed from the cosines (S,) of sentences with the query, the
+# cosines (S,) of the means around them, and the `COLUMNS` (S, F). The `COLUMNS` themselves follow.
 _OF_VECTORS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "cosine": lambda cosine, around, features: cosine,
     "z cosine": lambda cosine, around, features: _standard(cosine),
@@ -238,8 +248,9 @@ _OF_VECTORS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "z around": lambda cosine, around, features: _standard(around),
 }
 _KNOWN = (*_OF_VECTORS, *COLUMNS)
-# The columns that make a part of a score; the vectors belong to "meaning". The other columns are
-# equal for all sentences of a document, so no sentence differs from the average in them.
+# The columns of each part of a score (`VectorScore.parts`); the vectors belong to "meaning".
+# Columns that are equal for all sentences of a document are in no part: no sentence differs in
+# them.
 _PART_COLUMNS = {
     "meaning": ("cosine", "z cosine", "below best"),
     "words": ("z BM25", "BM25 share", "BM25", "idf", "local idf", "BM25 of pieces", "pairs"),
@@ -251,8 +262,8 @@ PARTS = {part: tuple(map(_KNOWN.index, names)) for part, names in _PART_COLUMNS.
 
 
 def known(query: Floats, vectors: Floats, features: Floats) -> Floats:
-    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features
-    (S, F) -> (S, K).
+    """Return the input columns (S, N) of `VectorScore` from query (D,), vectors (S, D) and features
+    (S, F), for at least one sentence.
     """
     cosine = vectors @ query
     around = _cosines_around(query, vectors)
@@ -292,15 +303,16 @@ def normalize(x: Floats) -> Floats:
     return x / np.maximum(np.sqrt(np.einsum("...d,...d->...", x, x)), 1e-12)[..., None]
 
 
-LEAST_IDF = 0.05  # what the commonest token counts
+LEAST_IDF = 0.05  # the weight of the commonest token in means
 
 
 class LateInteraction(ArrayHead):
     """A score of a sentence from the hidden vectors of its tokens and those of the query
     (`models/pocket/looks.py`).
 
-    Each token of the query takes its best cosine among tokens of the sentence, weighted by its
-    static idf and by what `weight` makes of its hidden vector. Fresh weights judge by idf alone.
+    Each token of the query takes its best cosine with a token of the sentence. The score is their
+    sum, weighted by the static idf of the query's tokens and by a trained factor of their hidden
+    vectors. An untrained head weighs by idf alone.
     """
 
     inputs = "vectors"
@@ -308,7 +320,8 @@ class LateInteraction(ArrayHead):
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.weight = Linear(hidden_size, 1, fill=0.0)
-        # of the sentence's tokens, of those around it too, of means
+        # weights of the best cosines with tokens of the sentence, with tokens of the sentence or
+        # around it, and of the cosine of the two means
         self.mix: Floats = np.array([8.0, 4.0, 8.0], np.float32)
 
     def weigh(self, hidden: Floats, idf: Floats) -> Floats:
@@ -333,8 +346,8 @@ class PairJudge(LateInteraction):
     """The score of a sentence that is read together with the query, as a cross-encoder reads
     (`models/pocket/looks.py`).
 
-    Late interaction within the sequence, and what a small network makes of the first vector and the
-    sentence's mean.
+    It is the late interaction within the sequence plus the output of a small network, whose inputs
+    are the hidden vector of the first token and the sentence's mean.
     """
 
     jobs = ("pair",)
@@ -342,7 +355,7 @@ class PairJudge(LateInteraction):
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size)
         self.middle = Linear(2 * hidden_size, hidden_size)
-        # about what the late interaction of an untrained encoder has
+        # about the negative of an untrained encoder's late interaction
         self.out = Linear(hidden_size, 1, fill=-12.0)
 
     def look(
@@ -364,19 +377,19 @@ class PairJudge(LateInteraction):
 
 
 class Judge(LateInteraction):
-    """The second look's score of a sentence that is read apart from the query,
-    and what scores say.
+    """The second look's score of a sentence that is read without the query; and the calibration of
+    the sums of both looks, for sentences and for documents.
     """
 
     jobs = ("judge",)
-    # of a document: those of `document_facts`, the best of the judge's scores and the mean of the
-    # best three
+    # facts about a document: the four of `document_facts`, the best of the judge's scores, and the
+    # mean of the best three
     FACTS = 6
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size)
         self.document = Linear(self.FACTS, 1, fill=0.0)
-        # of the first four facts, to choose among documents
+        # weights of the first four facts, to choose among documents
         self.near: Floats = np.array([0.0, 16.0, 2.0, 0.0], np.float32)
         # factor and summand of a sentence's score
         self.calibration = np.array(UNFIT, np.float32)

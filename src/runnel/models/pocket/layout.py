@@ -22,10 +22,10 @@ class Layout:
     the longest block.
     """
 
-    ids: np.ndarray  # int32, of the text and the markers around its blocks
+    ids: np.ndarray  # int32, the ids of the text, with the markers around its blocks
     places: np.ndarray  # (T,) int64, the index of each token of the text in `ids`
     starts: np.ndarray  # int64, the first token of each sentence in `ids`
-    ends: np.ndarray  # int64, the token after its last
+    ends: np.ndarray  # int64, the index in `ids` after each sentence's last token
     passages: np.ndarray  # int64, the first sentence of each passage, and the number of sentences
     # int64, the start of each passage in `ids`, including its marker, and the length of `ids`
     edges: np.ndarray
@@ -61,8 +61,9 @@ def lay_out(
     of several blocks.
 
     Args:
-        ids: (T,) token ids of the text; without one there is no passage.
-        bounds: token bounds of its sentences, one more than these, as in `SentenceTokens`.
+        ids: (T,) token ids of the text; an empty text has no passage.
+        bounds: the bounds of its sentences, one number more than sentences: sentence s has the
+            tokens [bounds[s], bounds[s + 1]).
         markers: ids that begin and end a block (`Tokenizer.markers`).
         prompt: ids that follow the marker at the start of each block.
         begun: the text continues a document whose first passages are already laid out.

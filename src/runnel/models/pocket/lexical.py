@@ -1,10 +1,14 @@
 """Lexical features of each sentence of a document, computed from token ids without the text.
 
-A word is a WordPiece and the pieces that continue it ("##..."). In vocabularies that mark the
-pieces that begin a word (of SentencePiece "▁", of byte-level BPE "Ġ"), it is such a piece, or one
-after punctuation, and the letters and digits that follow; capital and small letters are equal
-there. A plural s is dropped if the vocabulary has the singular. In scripts without spaces
+A word is a WordPiece and the pieces that continue it ("##..."). Other vocabularies mark the pieces
+that begin a word (SentencePiece with "▁", byte-level BPE with "Ġ"): there, a word is such a piece,
+or a piece after punctuation, and the letters and digits that follow; capital and small letters are
+equal. A plural s is dropped if the vocabulary has the singular. In scripts without spaces
 (`runnel.text.words`) each piece is a word.
+
+The order of work: `word_table` classifies the pieces of a vocabulary, once per model; `words` finds
+the words of a text; `sentence_features` compares a document's words with a query's (`_Matches`) and
+computes the `COLUMNS`.
 
 V  vocabulary      T  tokens      S  sentences      Q  tokens of the query      W  words
 n  terms of a query      h  hits of these terms
@@ -19,9 +23,9 @@ import numpy as np
 from runnel.text.words import UNSPACED_RUN
 
 K1, B = 0.9, 0.4  # parameters of BM25
-AVERAGE = 100.0  # words, without stop words, of a document of average length
-WINDOW = 2  # sentences on each side whose words count as near
-LEADING = (1, 3)  # numbers of best sentences whose words are added to the query
+AVERAGE = 100.0  # the words, without stop words, that a document of average length is taken to have
+WINDOW = 2  # sentences on each side of a sentence whose words count as near
+LEADING = (1, 3)  # how many of the best sentences lend their words to the query: a column for each
 STOP_WORDS = frozenset(
     "a about am an and are as at be been being but by can could did do does doing for from had has"
     " have having he her his how i if in into is it its me my no nor not of on or our s she should"
@@ -44,8 +48,10 @@ _BYTES |= {
 class WordTable:
     """Properties of each id of a vocabulary; `word_table` makes it once per model."""
 
-    continues: np.ndarray  # (V,) bool: the piece continues the word before it, ...
-    joins: np.ndarray  # (V,) bool: ... if this is true of the piece before
+    # (V,) bool: a piece continues the word before it if `continues` is true for the piece and
+    # `joins` for the piece before
+    continues: np.ndarray
+    joins: np.ndarray
     stop: np.ndarray  # (V,) bool: a stop word
     # (V,) bool: a piece with a letter or a digit; punctuation and special tokens are not words
     word: np.ndarray
@@ -53,9 +59,7 @@ class WordTable:
     idf: np.ndarray  # (V,) float32 in [0, 1], static
 
     def begins(self, ids: np.ndarray) -> np.ndarray:
-        """Return (T,) bool: the token does not continue the word before it; the first token does
-        not.
-        """
+        """Return (T,) bool, True for a token that begins a word. The first token always does."""
         out = ~self.continues[ids]
         out[1:] |= ~self.joins[ids[:-1]]
         out[:1] = True
@@ -64,19 +68,19 @@ class WordTable:
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Words of a run of tokens."""
+    """The words of a run of tokens."""
 
-    keys: np.ndarray  # (W,) uint64
-    first: np.ndarray  # (W,) codes of their first pieces
-    starts: np.ndarray  # (W,) their first tokens
-    idf: np.ndarray  # (W,) static
+    keys: np.ndarray  # (W,) uint64, equal for equal words
+    first: np.ndarray  # (W,) the `code` of each word's first piece
+    starts: np.ndarray  # (W,) the index of each word's first token
+    idf: np.ndarray  # (W,) static idf
     content: np.ndarray  # (W,) bool, False for stop words
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The distinct terms of a query, sorted by key: keys (n,), the count of each (n,), static idf
-    (n,).
+    """The distinct terms of a query, sorted by key: their keys (n,), how often each occurs (n,),
+    and their static idf (n,).
     """
 
     keys: np.ndarray
@@ -86,8 +90,8 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """Occurrences of a query's terms, one entry per sentence and term: sentence (h,), term (h,),
-    count (h,).
+    """The occurrences of a query's terms, one entry for each sentence and term: the sentence (h,),
+    the term (h,), and how often it occurs there (h,).
     """
 
     sentence: np.ndarray
@@ -102,7 +106,7 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     counts = {
         mark: sum(piece.startswith(mark) for piece in vocabulary) for mark in ("##", "▁", "Ġ")
     }
-    # what marks most pieces: continuations, or beginnings
+    # the mark that most pieces have: "##" for continuations, another one for beginnings
     if (mark := max(counts, key=lambda mark: counts[mark])) != "##":
         return _marked_table(vocabulary, mark, np.asarray(idf, dtype=np.float32))
     continues = np.zeros(size, bool)
@@ -198,7 +202,7 @@ class _Matches:
         self.found, self.where = _find(ids, self.terms, self.query, table)
         self.hits = _count(bounds, self.where, self.found, len(self.terms.keys))
         self.score, local = bm25(self.hits, self.terms.count, self.lengths)
-        # (n,) of each term
+        # (n,) the idf of each term in this document, times its count in the query
         self.local = local * self.terms.count
         self.static = _shares(self.terms.idf * self.terms.count)
 
@@ -212,10 +216,10 @@ class _Matches:
         return _of_pieces(self.ids, self.bounds, *pieces, len(self.table.idf))[1]
 
     def lent(self, count: int) -> np.ndarray:
-        """Return (S,) BM25 for words of the `count` best sentences that the query lacks, relative
-        to the best; 0 for these.
+        """Return (S,) BM25 for the words that the query lacks and the `count` best sentences have,
+        divided by its maximum; 0 for these sentences.
 
-        A document often uses other words than the question: the leading sentence contains them.
+        A document often uses other words than the question: its best sentence contains them.
         """
         best = np.argsort(-np.round(self.score, 6), kind="stable")[:count]
         leading = best[self.score[best] > 0]  # ties go to the earlier sentence
@@ -240,10 +244,10 @@ class _Matches:
         return _of_best(score)
 
 
-# The columns of `sentence_features` in the order of the heads' weights; one number: it is the same
-# for all sentences.
+# The columns of `sentence_features`, in the order of the heads' weights. A single number is the
+# value of all sentences.
 COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
-    # of its maximum for a sentence
+    # BM25 divided by the greatest value that a sentence can have
     "BM25 share": lambda m: m.score / max(float(m.local.sum()), 1e-9),
     "BM25": lambda m: _of_best(m.score),
     "BM25 before": lambda m: np.append(0.0, _of_best(m.score))[: len(m.lengths)],

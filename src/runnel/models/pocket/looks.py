@@ -1,11 +1,12 @@
 """The looks at a document whose sentence vectors are stored.
 
-The first look scores every sentence from stored vectors. Then a question or heading passes on what
-it has to the text below it. In the second look the best sentences are read again by the judge
-layers, each with what is around it, and each token of the query is compared with those of the
-sentence (late interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these are read once
-more, in one sequence with the query, by the pair layers. Last, a document is judged as a whole:
-whether it answers at all.
+The first look (`first_look`) scores every sentence from stored vectors. Then a question or heading,
+here a *title*, passes a share of its score to the text below it (`leads`). In the second look
+(`Judging.look`) the best sentences are read again by the judge layers, each with the text around
+it, and each token of the query is compared with the tokens of the sentence (late interaction;
+Khattab and Zaharia, "ColBERT", 2020). The best of these sentences are read once more, in one
+sequence with the query, by the pair layers. Last, the document is judged as a whole: does it answer
+at all?
 
     T  tokens      S  sentences of a document      Q  tokens of the query
     D  width of the vectors      F  lexical features
@@ -27,40 +28,41 @@ from runnel.models.scored import FirstLook, SecondLook
 from runnel.request import Array, Request
 from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION
 
-READ_AGAIN = 64  # sentences of a document that are read again, ...
-READ_AGAIN_TOGETHER = 88  # ... and of all documents of a ranking
-_PAIRS = 16  # of a document's, read together with the query
-_PAIRS_TOGETHER = 24  # of all documents'
-_ASKED = 32  # tokens of the query, from its beginning, that are read with a sentence
-_PARTS = 3  # besides the sentence, each with a marker
-_TITLES = 2  # above a sentence, at most
-_REACH = 12  # sentences below a title that it leads to, ...
-_DECAY = 0.3  # ... each a little less than the one before
-# share of what a title has above the median score that passes to the text below it: of the first
-# look's scores
+# docs/pocket.md has the measurements by which these numbers were chosen.
+READ_AGAIN = 64  # the most sentences of a document that the judge layers read again
+READ_AGAIN_TOGETHER = 88  # the most of all documents of a ranking together
+_PAIRS = 16  # the most sentences of a document that the pair layers read with the query
+_PAIRS_TOGETHER = 24  # the most of all documents together
+_ASKED = 32  # the most tokens of the query, from its beginning, that the pair layers read
+_PARTS = 3  # texts around a sentence that get a marker each: titles, text before, text after
+_TITLES = 2  # the most titles above a sentence that are read with it
+_REACH = 12  # how many sentences below a title get a share of its score
+_DECAY = 0.3  # what each of these gets less than the one before
+# The share of a title's score above the median that passes to the text below it, in the first look
+# and in the second.
 _LEAD = 0.3
-_LEAD_AGAIN = 0.6  # and of the second's
-_TITLE = 1.0  # what a title loses: its answer is below it
-_BEST = 3  # of the judge's scores, whose mean is a fact of the document
-FACTS = 4  # of `document_facts`
+_LEAD_AGAIN = 0.6
+_TITLE = 1.0  # subtracted from the score of a title, because its answer is below it
+_BEST = 3  # the number of the judge's best scores whose mean is a fact of the document
+FACTS = 4  # the number of `document_facts`
 
 
 class Around(NamedTuple):
     """The most tokens that are read with a sentence."""
 
-    titles: int  # the last of the titles above it
-    near: int  # on each side of it
+    titles: int  # the last tokens of the titles above it
+    near: int  # tokens of the text on each side of it
 
 
-# The judge layers read more sentences in the time of fewer with more around them; the pair layers
-# need it (docs/pocket.md).
+# The judge layers read little around a sentence, so that they can read more sentences in the same
+# time; the pair layers need more around it (docs/pocket.md).
 JUDGED = Around(titles=16, near=16)
 PAIRED = Around(titles=24, near=32)
-# weight of a judge that is not fitted: of its scores' distances from their mean, in standard
-# deviations
+# The weight of a judge that is not fitted: its scores count by their distance from their mean, in
+# standard deviations, times this number.
 _STEPS = 4.0
 _DOCUMENT_IDF = list(COLUMNS).index("document idf")
-_NEAREST = 4  # best cosines whose mean says how near a document is
+_NEAREST = 4  # how many of the best cosines are averaged in `document_facts`
 
 
 def first_look(
@@ -71,8 +73,8 @@ def first_look(
     *,
     lead: bool,
 ) -> FirstLook:
-    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the
-    text below them.
+    """Return the first look at a document with the head's scores (S,); `lead`: titles pass a share
+    of their scores to the text below them.
     """
     kinds, scores = document.kinds, plain
     if lead:
@@ -82,11 +84,11 @@ def first_look(
 
 
 def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return what is known of a whole document from its sentences with a token, plain and cosines
-    (S,), features (S, F) -> (4,).
+    """Return four facts about a document, (4,) fp64, from its sentences with a token: plain and
+    cosines (S,), features (S, F).
 
-    They are the best score, the mean of the best cosines, the share of the query's idf in the
-    document, and its length, fp64.
+    The facts are the best score, the mean of the best cosines, the share of the query's idf in the
+    document, and its length.
     """
     nearest = np.sort(cosines)[-_NEAREST:].mean()
     return np.array(
@@ -95,15 +97,16 @@ def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray)
 
 
 def _titles(kinds: np.ndarray) -> np.ndarray:
-    """(S,) bool: questions and headings."""
+    """Return (S,) bool, True for questions and headings."""
     return (kinds == QUESTION) | (kinds == HEADING)
 
 
 def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """Return (S,) what the titles above each sentence pass to it: the best of the run of titles
-    above the median, less the decay.
+    """Return (S,) the amount that titles pass to each sentence below them.
 
-    Titles get nothing. A score of -inf is unknown, and passes nothing.
+    Titles that follow each other are a run. A run passes on how much its best score is above the
+    median, to the first sentence below it, and less to each one after that. Titles get nothing. A
+    score of -inf is unknown, and passes nothing on.
     """
     out = np.zeros(len(scores))
     title = _titles(kinds)
@@ -132,15 +135,15 @@ def lay_around(
     markers: tuple[int, int],
     prompt: Sequence[int] | np.ndarray = (),
 ) -> tuple[np.ndarray, int, int]:
-    """Return what is read again, with markers and prompt: the titles above a sentence, what is
-    before it, the sentence, what is after it; and the sentence's tokens [first, last) there. Of a
-    sentence of more than `longest` tokens, the beginning.
+    """Return the ids that are read again for a sentence, and the sentence's tokens [first, last) in
+    them. They are, with markers and prompt: the titles above it, the text before it, the sentence,
+    and the text after it. A sentence of more than `longest` tokens is cut at its end.
 
     Args:
-        ids, bounds: (T,) and (S+1,) of the document.
-        titles: (any,) ids, of which the last are taken.
-        longest: the most tokens without the markers around all and the prompt.
-        around: the most tokens of what is read with the sentence.
+        ids, bounds: the token ids (T,) of the document, and the bounds (S+1,) of its sentences.
+        titles: the ids of the titles, of which the last are taken.
+        longest: the most ids, without the outer markers and the prompt.
+        around: the most tokens of the texts around the sentence.
     """
     start = int(bounds[sentence])
     stop = int(bounds[sentence + 1])
@@ -159,8 +162,8 @@ def lay_around(
 
 
 def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, int]) -> np.ndarray:
-    """Return (T,) bool: what is read with a sentence, without markers and the first `before`
-    tokens.
+    """Return (T,) bool for the ids of `lay_around`: True for the texts around the sentence, without
+    markers and without the first `before` tokens.
     """
     around = ~np.isin(row, markers)
     around[:before] = around[sentence] = False
@@ -168,15 +171,15 @@ def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, i
 
 
 def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np.ndarray:
-    """Return the facts of a document after both looks, (6,): with the best of the judge's scores
-    and the mean of the best.
+    """Return the facts about a document after both looks, (6,): the four `facts`, the best of the
+    judge's scores, and the mean of its `_BEST` scores.
     """
     best = np.sort(np.append(judged, floor))[-_BEST:]
     return np.append(facts, [best[-1], best.mean()])
 
 
 class Judging:
-    """The second look with a model's judge layers and head, and its pair layers if it has these."""
+    """The second look, by a model's judge layers and head, and its pair layers if it has some."""
 
     def __init__(self, model: Model) -> None:
         head = model.head("judge")
@@ -195,8 +198,8 @@ class Judging:
     def knows(self, query: np.ndarray) -> bool:
         """Return whether the judge can compare a query (Q,).
 
-        A fitted judge learned from English: of another script it sees single letters, and does harm
-        (docs/choose.md).
+        A fitted judge was trained on English. In other scripts it sees single letters, and its
+        scores do harm (docs/choose.md).
         """
         if not self.calibrated:
             return True
@@ -207,11 +210,11 @@ class Judging:
         return 2 * sum(map(str.isascii, letters)) >= len(letters)
 
     def look(self, looks: Sequence[FirstLook]) -> list[SecondLook]:
-        """Return the second look at each document: the best sentences of all are read again, a
-        document's `READ_AGAIN` at most.
+        """Return the second look at each document. The best sentences of all documents are read
+        again, at most `READ_AGAIN` of each.
 
-        Of a query longer than what the encoder reads at once, the beginning is compared: the first
-        look has seen all of it.
+        If a query is longer than the encoder reads at once, only its beginning is compared; the
+        first look has compared all of it.
         """
         document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
@@ -234,13 +237,13 @@ class Judging:
         return looked
 
     def nearness(self, look: FirstLook) -> float:
-        """Return what is added to a document's scores to choose among sentences of several
-        documents.
+        """Return the number that is added to a document's scores when sentences of several
+        documents are compared.
         """
         return self._head.nearness(look.facts)
 
     def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
-        """Return (document, sentence) of those to read again."""
+        """Return the pairs (document, sentence) of the sentences to read again."""
         pairs: list[tuple[float, int, int]] = []
         for d, look in enumerate(looks):
             near = self.nearness(look)
@@ -254,7 +257,7 @@ class Judging:
         ]
 
     def _judge(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
-        """Return what the judge layers say of each sentence, (n,)."""
+        """Return the judge layers' score of each chosen sentence."""
         if not chosen:
             return np.zeros(0)
         (begin, end), before = self._markers, len(self._prompts["document"]) + 1
@@ -276,8 +279,8 @@ class Judging:
     def _judge_pairs(
         self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray
     ) -> np.ndarray:
-        """Return what the pair layers say of each sentence, (n,), at least one: of the best before,
-        and the least of that for the others.
+        """Return the pair layers' score of each sentence, for at least one. Only the best sentences
+        are read; the others get the least of the scores.
         """
         before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
@@ -338,9 +341,10 @@ class Judging:
         """Return the final scores of a document.
 
         Args:
-            again: (S,) what was said of its sentences; -inf where nothing was asked, which counts
-                as `floor + lowest`.
-            apart: (n,) what the judge layers said of what was read; `floor`: of the rest.
+            again: (S,) the scores of the sentences that were read again; -inf for the others,
+                which count as `floor + lowest`.
+            apart: the judge layers' scores of the sentences that were read again.
+            floor: the judge layers' score that the other sentences get.
         """
         known = again > -np.inf
         judged = np.where(known, again, floor + lowest)

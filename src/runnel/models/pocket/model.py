@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 FILE = "model.safetensors"
-# as it names them: of numbers, halves, and bytes with scales
+# The dtypes of weights that it reads, by their names in safetensors: fp32, fp16, and bytes with
+# scales.
 _STORED_DTYPES = {"F32", "F16", "I8"}
 
 
@@ -46,7 +47,7 @@ class PocketModel(Model):
         self.mark_vectors = None
 
     def with_sentences(self) -> Model:
-        return self  # `load_pocket` wants a head for them
+        return self  # `load_pocket` loads only folders with a head for sentences
 
     def fingerprint(self) -> str:
         named = {
@@ -74,10 +75,10 @@ class PocketModel(Model):
 def load_pocket(
     folder: Path, read: Description, dtype: str | torch.dtype, device: str, source: str
 ) -> PocketModel | None:
-    """Load the model of a folder, or return None if this room does not read it, by what its files
-    and this processor say; raise CheckpointError if it would and the config or the file is damaged.
+    """Load the model of a folder; return None if it must be read with torch, because of its kind,
+    its files or this processor. Raise CheckpointError if the config or the file is damaged.
     """
-    # 1. What config.json says.
+    # 1. config.json: is it an encoder that finds sentences?
     kind: Any = str(dtype).removeprefix("torch.")
     architecture = read.backbone.get("architecture")
     if architecture != "encoder" or not {"features", "sentences"} <= set(read.heads):
@@ -88,7 +89,7 @@ def load_pocket(
         config = EncoderConfig.from_dict(read.backbone.get("config", {}), f"{source}: config.json")
     if config.begin_id is None:
         return None  # it reads a text whole, not in passages
-    # 2. What the file's header says, and the processor.
+    # 2. The header of the weights file, and the processor: are there kernels for its dtype?
     file = folder / FILE
     with errors_as(
         CheckpointError,

@@ -1,7 +1,10 @@
-"""How an encoder reads documents for an embedder, in passages of whole sentences; its stream keeps
-the text of the last passage, the only one that new text can change.
+"""How an encoder reads documents for an embedder: in passages of whole sentences.
 
-P  passages   d  width of the vectors   D  width of hidden vectors
+`PassageReader` reads whole documents. `PassageStream` reads a text that arrives in pieces: it keeps
+the text of the last one or two passages, the only ones that more text can change, and of all
+passages before them only the sum of their hidden vectors.
+
+P  passages of a document      D  width of hidden vectors
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +36,20 @@ _SETTLE_CHARS = 4096  # new text that a stream needs before it looks for complet
 
 
 class PassageStream(Stream):
-    """The stream of a model that reads passages."""
+    """The stream of a model that reads passages.
+
+    `tokens`, `_sum` and `_text` are those of `Stream` and of the two halves of the text so far:
+    passages before `_text` are settled, that is, read and added to `_sum` and `tokens`.
+    """
 
     def _start(self, lead: str) -> None:
         self.tokens = 0
-        self._text = lead  # from the start of a passage
-        self._look = _SETTLE_CHARS  # length of that text at which to look for complete passages
+        self._text = lead  # the text of the passages that are not settled
+        self._settle_at = _SETTLE_CHARS  # the length of `_text` at which to call `_settle` next
 
     def _add(self, text: str) -> None:
         self._text += text
-        if len(self._text) >= self._look:
+        if len(self._text) >= self._settle_at:
             self._settle()
 
     def _pooled(self) -> Array:
@@ -59,31 +66,40 @@ class PassageStream(Stream):
     def _restore(self, values: Mapping[str, np.ndarray]) -> None:
         self._text = values["text"].tobytes().decode("utf-8", "surrogatepass")
         self.tokens = int(values["tokens"])
-        self._look = max(_SETTLE_CHARS, len(self._text))
+        self._settle_at = max(_SETTLE_CHARS, len(self._text))
 
     def _settle(self) -> None:
+        """Read the passages that more text cannot change, and drop their text.
+
+        More text makes the last sentence longer. Or shorter, in tokens: the last word may have
+        fewer tokens once it is complete. So the last passage stays. If it is that one sentence
+        alone, the sentence may come to fit into the passage before, which then stays too.
+
+        As long as the whole text could still be read as one block, nothing is settled, because
+        `lay_out` does not cut such a text into passages.
+        """
         layout, tokens = self._lay_out()
-        # Not what could still be read as one: the last word may lose tokens when it is complete.
-        whole = 0 if self.tokens else whole_tokens(self._model.backbone)
+        longest_whole = 0 if self.tokens else whole_tokens(self._model.backbone)
+        # `passages` has the first sentence of each passage and, at its end, the number of
+        # sentences: more than 3 entries are at least 3 passages, and entry -2 is the last passage.
         if len(layout.passages) > 3:
-            # A last sentence that is alone in its passage may then fit into the one before.
-            last = -2 if layout.passages[-1] - layout.passages[-2] > 1 else -3
-            if tokens.bounds[layout.passages[last]] > whole:
-                self._sum = self._sum + self._read(layout.ids[: layout.edges[last]])
-                self.tokens += int(layout.edges[last])
-                self._text = self._text[tokens.spans[layout.passages[last], 0] :]
-        # so that a very long sentence is not split too often
-        self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))
+            keep = -2 if layout.passages[-1] - layout.passages[-2] > 1 else -3
+            if tokens.bounds[layout.passages[keep]] > longest_whole:
+                self._sum = self._sum + self._read(layout.ids[: layout.edges[keep]])
+                self.tokens += int(layout.edges[keep])
+                self._text = self._text[tokens.spans[layout.passages[keep], 0] :]
+        # Twice the text that stays, so that a very long sentence is not laid out too often.
+        self._settle_at = len(self._text) + max(_SETTLE_CHARS, len(self._text))
 
     def _lay_out(self) -> tuple[Layout, SentenceTokens]:
-        """Lay out the text from the start of the last passage."""
+        """Lay out the passages that are not settled."""
         tokens = read_sentences(self._text, [self._model.tokenizer.encode(self._text)])
         backbone = self._model.backbone
         markers = self._model.tokenizer.markers()
         return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
 
     def _read(self, ids: np.ndarray) -> np.ndarray:
-        """Return the sum (D,) fp64 of the hidden vectors of a row."""
+        """Return the sum (D,) fp64 of the hidden vectors of these ids."""
         (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
         return np.asarray(result.sums[0])
 
@@ -115,16 +131,13 @@ class PassageReader(Reader):
             tokens = read_sentences(document, [pieces], language=options.language)
             sums = SentenceSums(model, tokens, passages=model.backbone.own_sentences)
             row = sums.layout
-            mean = self.embedder.pooling == "mean"  # markers and prompt included, as of a text
+            # the ids of each passage in the row, markers and prompt included
             blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
-            ranges = np.concatenate([blocks, [[0, len(row.ids)]]]) if mean else None
-            positions = (
-                None
-                if mean
-                else blocks[:, 0]
-                if self.embedder.pooling == "cls"
-                else blocks[:, 1] - 1
-            )
+            ranges = positions = None
+            if self.embedder.pooling == "mean":
+                ranges = np.concatenate([blocks, [[0, len(row.ids)]]])  # and the whole document
+            else:
+                positions = blocks[:, 0] if self.embedder.pooling == "cls" else blocks[:, 1] - 1
             spans = passage_spans(document.source, tokens.spans, row.passages)
             take = sums.take if options.remember else None
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))

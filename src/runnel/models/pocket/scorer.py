@@ -1,6 +1,6 @@
-"""Scores from stored vectors: of a document's sentences, and of whole documents.
+"""Scores of a document's sentences, and of whole documents, from stored vectors.
 
-S  sentences of a document   D  width of the vectors   F  lexical features
+S  sentences of a document      D  width of the vectors      n  documents
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,8 +30,8 @@ from runnel.text.sentences import SentenceTokens, read_sentences
 
 @dataclass(frozen=True)
 class VectorQuery:
-    """A query that has been read: its ids, its vector (D,) for sentences, and the one for passages
-    and whole documents.
+    """A query that has been read: its ids, its vector (D,) for sentences, and its vector (D,) for
+    passages and whole documents.
     """
 
     ids: np.ndarray
@@ -40,11 +40,10 @@ class VectorQuery:
 
 
 class VectorScorer:
-    """A reader of documents into `SentenceVectors`, which it scores; `passages`: also of passages,
-    as texts.
+    """Reads documents, as `SentenceVectors`, and scores them for a query.
 
-    Where sentences have no layers of their own, the vectors of passages are sums of theirs, and
-    nothing more is stored.
+    `passages`: also store a vector for each passage, for whole documents. If sentences have no
+    layers of their own, a passage's vector is the sum of its sentences' vectors, and is not stored.
     """
 
     remembers = True
@@ -120,7 +119,9 @@ class VectorScorer:
         precision: StatePrecision = "int8",
         progress: Progress | None = None,
     ) -> Iterator[SentenceVectors]:
-        """Read documents to remember them; `precision` is of states, which there are none of."""
+        """Read documents to remember them; `precision` has no effect, because there are no
+        states.
+        """
         tokens = sentence_tokens(self.model, self.template, documents, language="auto")
         return self.read(tokens, progress)
 

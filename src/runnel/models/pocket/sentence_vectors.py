@@ -1,8 +1,8 @@
-"""What is stored of a document's sentences, from one reading for every later question.
+"""The stored vectors of a document's sentences: one reading for every later question.
 
-A sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in 8 bits, and
-scores are computed from the stored sums, so a remembered document scores as one that has just been
-read.
+A sentence's vector is the normalized sum of the hidden vectors of its tokens. Sums are stored in 8
+bits, and scores are always computed from the stored sums, so a remembered document has the same
+scores as a document that has just been read.
 
     T  tokens      S  sentences of a document      P  passages      D  width of the vectors
 """
@@ -78,11 +78,11 @@ class SentenceVectors(Remembered):
 
 
 class SentenceSums:
-    """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage
-    is complete.
+    """Sums the hidden vectors of a document's sentences, and rounds each sum to 8 bits when its
+    sentence or passage is complete.
 
-    `passages`: sentences have layers of their own, and hidden vectors are (n, 2 D): first those of
-        passages.
+    `passages`: sentences have layers of their own. Then a token has two hidden vectors side by
+    side, (2 D,): first the one for passages, then the one for sentences.
     """
 
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
@@ -92,7 +92,7 @@ class SentenceSums:
         prompt = model.prompt_ids("document")
         self.layout = row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt)
         inside = np.zeros(len(row.ids), np.float32)
-        inside[row.places] = 1  # not the markers and prompts
+        inside[row.places] = 1  # 0 for markers and prompts
         self._tokens = tokens
         sentences = np.stack([row.starts, row.ends], axis=1)[full]
         blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)

@@ -1,5 +1,7 @@
 """LoRA adapters on a backbone's linear layers, by PEFT; over 4-bit weights by bitsandbytes (QLoRA).
 
+`add_lora` before training, `save_adapter` and `load_adapter` for its checkpoints, `merge` after it.
+
 adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp32; metadata: the
                       model's shape and LoRA settings
 """
@@ -37,17 +39,18 @@ def add_lora(
     as QLoRA does.
     """
     backbone = model.backbone
-    expect_adapters(model, False)
+    expect_adapters(model, adapted=False)
     expect_trainable(model)
     targets = sorted({name.rpartition(".")[2] for name in _linear_layers(backbone)})
     if four_bit:
         _quantize(backbone)
-    # PEFT imports it, and then it warns of kernels that it could not download
+    # PEFT imports bitsandbytes, which then warns of kernels that it could not download.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from peft import LoraConfig, inject_adapter_in_model
 
-    others = r"(sentence|judge|pair)_layers\..*"  # they read nothing in training
-    # PEFT warns of no match
+    # The other upper layers of an encoder (`backbones/encoder/model.py`) get no adapters: training
+    # does not run them. PEFT warns if the pattern matches no layer, so other models get none.
+    others = r"(sentence|judge|pair)_layers\..*"
     exclude = (
         others if any(re.match(others, name) for name, _ in backbone.named_modules()) else None
     )
@@ -63,6 +66,8 @@ def add_lora(
     for name, parameter in backbone.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.to(wide)  # PEFT uses the weights' dtype
+    # The mode stays the same. But `Backbone.train` also drops the kernels and the fingerprint,
+    # which belong to the layers as they were.
     backbone.train(backbone.training)
 
 
@@ -78,7 +83,7 @@ def expect_trainable(model: Model) -> None:
 def merge(model: Model) -> None:
     """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32."""
     backbone = model.backbone
-    expect_adapters(model, True)
+    expect_adapters(model, adapted=True)
     for name, layer in _adapters(backbone):
         base = layer.get_base_layer()
         delta = layer.get_delta_weight(_NAME)
@@ -98,12 +103,12 @@ def merge(model: Model) -> None:
             base = plain
         backbone.set_submodule(name, base)
     del backbone.peft_config
-    backbone.train(backbone.training)
+    backbone.train(backbone.training)  # drops the kernels and the fingerprint: see `add_lora`
 
 
 def save_adapter(model: Model, folder: str | Path) -> None:
     """Write the adapters, and the heads trained with them, to `adapter.safetensors` in a folder."""
-    expect_adapters(model, True)
+    expect_adapters(model, adapted=True)
     facts = json.dumps({"model": _shape(model), "lora": _settings(model.backbone)})
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,8 +164,8 @@ def _shape(model: Model) -> str:
 
 def _settings(backbone: Backbone) -> dict[str, Any]:
     """Return the arguments of `add_lora` that made a backbone's adapters."""
-    whole: Any = backbone
-    config = whole.peft_config[_NAME]
+    with_peft: Any = backbone  # PEFT has given it the attribute `peft_config`
+    config = with_peft.peft_config[_NAME]
     four_bit = any(
         not layer.get_base_layer().weight.is_floating_point() for _, layer in _adapters(backbone)
     )
@@ -211,7 +216,9 @@ def _adapters(backbone: Backbone) -> list[tuple[str, Any]]:
 
 
 def _tensors(model: Model) -> dict[str, Tensor]:
-    """Return the tensors of the adapters and the heads, not copies."""
+    """Return the tensors of the adapters and the heads by their names in the file; no copies, so
+    that `load_adapter` can write into them.
+    """
     lora = {
         f"backbone.{name}.{side}": getattr(layer, side)[_NAME].weight.data
         for name, layer in _adapters(model.backbone)

@@ -1,7 +1,8 @@
-"""Reading with a graph: segment by segment, keeping only the requested hidden vectors and sums; and
-what comes of it.
+"""Read texts for training, with autograd's graph: segment by segment, keeping only the requested
+hidden vectors and sums. `vectors` and `pair_scores` compute an embedder's vectors and a reranker's
+scores from them.
 
-d  width of vectors   n  rows or pairs
+d  width of vectors      n  rows or pairs
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,8 @@ class Long:
     """
 
     segment_tokens: int | None = None  # for recurrent backbones; None: whole rows
-    # keep the input of each layer, or of rows in segments the state before each
+    # For the backward pass, keep only the input of each layer; of rows in segments, only the state
+    # before each segment.
     recompute: bool = False
     bf16: bool = False  # autocast of linear layers; weights, states and results keep their dtypes
 
@@ -42,9 +44,8 @@ WHOLE = Long()
 
 
 def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
-    """Return the results of requests of at least one token each, as the engine does, with a graph.
-
-    Each step reads the same segment of all rows that are long enough.
+    """Return the results of requests of at least one token each, as `Engine.run` does, but with
+    autograd's graph. Each step reads the same segment of all rows that are long enough.
     """
     assert requests and all(len(request.ids) for request in requests)
     check_segments(model, long)
@@ -97,8 +98,8 @@ def _run(
 
 
 def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Tensor:
-    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from
-    `Embedder.encode`.
+    """Return the unit vectors (n, d) of rows of complete ids (`Embedder.render`), which equal those
+    of `Embedder.encode`.
     """
     head = model.head("embed")
     requests = [head.request(row) for row in rows]
@@ -106,8 +107,8 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
 
 
 def trains_pairs(model: Model) -> bool:
-    """Return whether the reranker scores one vector of a pair that is read as one text; others
-    cannot be trained here.
+    """Return whether the reranker scores one hidden vector of a pair that is read as one text: only
+    such rerankers can be trained here.
     """
     head = model.head("rerank")
     return head.inputs in ("text", "matches") and head.pooling != "mean"

@@ -1,6 +1,7 @@
-"""Heads that are torch modules: of models that torch runs, and of those in training.
+"""Heads that are torch modules: those of models that torch runs, and `HeldHead`, which trains a
+head of arrays (`models/pocket/heads.py`).
 
-    D  width of the hidden vectors      E  width of the embedding      V  vocabulary      n  items
+    D  width of the hidden vectors      E  width of a text's vector      V  vocabulary      n  items
     F  lexical features
 
 All but `LmHead` run in fp32 (fp64 for a model in fp64).
@@ -31,16 +32,18 @@ class TorchHead(nn.Module, Head):
 
     @inference()
     def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
-        """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
+        """Return the vectors (n, E) float32 of pooled hidden vectors, one tensor (any, D) for each
+        document.
+        """
         return self(torch.cat([torch.as_tensor(part) for part in pooled])).numpy()
 
 
 class HeldHead(TorchHead):
-    """The weights of a head of arrays, which move, train and are saved with a torch model; `head`
-    computes with them once they are refreshed.
+    """The weights of an `ArrayHead` as parameters, which move, train and are saved with a torch
+    model. `refresh` copies them into `head`, which computes.
 
-    Layers and numbers have the head's names. Fresh layers are random as torch's, or as the head
-    fills them.
+    Layers and numbers have the names of `head`. A new layer begins as torch's layers do, or with
+    the numbers of `Linear.fill`.
     """
 
     def __init__(self, head: ArrayHead) -> None:
@@ -77,7 +80,7 @@ class HeldHead(TorchHead):
             self.head.load(arrays)
 
     def forward(self, *inputs: Any) -> Any:
-        """As of `head`, of arrays; training has `lab/training/vector_scores.py`."""
+        """Run `head` on arrays. In training, `lab/training/vector_scores.py` computes instead."""
         return self.head(*inputs)
 
 
@@ -167,8 +170,9 @@ class EndScore(TorchHead):
 
 
 class MatchScore(TorchHead):
-    """A score from vectors and exact matches: Linear([mean, end]) + g cos(P mean, P other) + f .
-    lexical
+    """A score from vectors and exact matches, with trained weights g, P and f:
+
+        Linear([mean, end]) + g cos(P mean, P other) + f . lexical
 
     Sentence retrieval: `mean` and `end` are the sentence's, `other` is the query's mean, `lexical`
     (n, 2) the sentence's share of matched query idf and its in-document BM25. Reranking: `mean` and
@@ -197,8 +201,9 @@ class LmHead(TorchHead):
     """The LM head of a recurrent model: logits of the next token from the hidden vector of each
     token, in the weights' dtype.
 
-    `tied`: the backbone's embedding table is the matrix; `soft_cap`: c of logits c * tanh(x / c),
-        as in xLSTM.
+    Args:
+        tied: the matrix is the backbone's embedding table.
+        soft_cap: c; each logit x becomes c * tanh(x / c), as in xLSTM. None: it stays x.
     """
 
     jobs = ("generate",)
@@ -220,7 +225,7 @@ class LmHead(TorchHead):
 
 
 def score(logits: Tensor) -> Tensor:
-    """(n, 1 or 2) -> (n,): one output, or the second minus the first."""
+    """Return scores (n,) from logits (n, 1) or (n, 2): the one, or the second minus the first."""
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
@@ -241,14 +246,14 @@ def vector_head(pooling: Pooling) -> EndVector:
 
 @plain_numbers()
 def with_sentence_heads(encoder: Any, heads_before: nn.ModuleDict) -> nn.ModuleDict:
-    """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and the
-    heads of its model.
+    """Return the heads of an encoder's model, and untrained heads with which any encoder finds
+    sentences (`Model.for_sentences`).
 
-    They add up what a sentence's vector and its words say, and the second look; nothing is
-    calibrated. A passage begins with the prompt for documents, a query with that for queries. A
-    sentence's vector is the mean of its own tokens in the passage, and a query's the mean of its
-    tokens, also if the model pools the first token, which stands for the whole passage. The model's
-    own pooling makes the vectors of texts and passages.
+    A score adds up the comparison of vectors, the comparison of words, and the second look; nothing
+    is calibrated. A passage begins with the prompt for documents, a query with the prompt for
+    queries. A sentence's vector is the mean of the hidden vectors of its tokens in the passage, and
+    a query's vector the mean of its tokens', also if the model pools the first token, which stands
+    for the whole passage. The model's own pooling makes the vectors of texts and passages.
     """
     with torch.random.fork_rng(devices=[]):  # the same weights each time
         torch.manual_seed(0)

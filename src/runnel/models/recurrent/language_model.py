@@ -1,7 +1,7 @@
 """A recurrent language model that continues a text: a backbone with its LM head, greedy, at the end
 of a state that it carries.
 
-T  tokens of a text   D  width of the hidden vectors   V  rows of the LM head
+T  tokens of a text      D  width of the hidden vectors      V  rows of the LM head
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from runnel.models.recurrent.model import TorchModel
 from runnel.ops.backend import inference
 from runnel.text.tokenizer import Tokenizer
 
-_STEP = 1024  # tokens
-_HEADS = ("lm_head.weight", "head.weight")  # the latter in RWKV's own files
+_STEP = 1024  # tokens of a step
+_HEADS = ("lm_head.weight", "head.weight")  # names of the matrix; the second one is in RWKV's files
 _EXPECTED = (
     "use a checkpoint of a recurrent language model with its LM head, for example"
     " state-spaces/mamba2-130m"
@@ -112,7 +112,7 @@ class LanguageModel:
         logits, state = self._read(self._encode(prompt, state), state)
         ids: list[int] = []
         while True:
-            # further rows of the head are padding
+            # The head may have more rows than the vocabulary: those are padding.
             token = int(logits[: self.tokenizer.vocab_size].argmax())
             if token in stops:
                 return Continuation(self.tokenizer.decode(ids), tuple(ids), "stop", state)
@@ -138,7 +138,7 @@ class LanguageModel:
         with inference():
             for part in ids.to(self.backbone.device).split(_STEP):
                 hidden, state = self.backbone(part, None, state)
-            assert state is not None  # there is a part
+            assert state is not None  # `ids` has one token at least, so a step has been read
             return self._project(hidden[-1:])[0], state
 
     def _project(self, hidden: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class LanguageModel:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
-    """Return the ids (T,) int32 of a begin marker, if the tokenizer has one, and a prompt."""
+    """Return the ids (T,) int32 of a prompt, after a begin marker if the tokenizer has one."""
     begin = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
     return np.concatenate([np.array(begin, dtype=np.int32), tokenizer.encode(prompt).ids])
 

@@ -2,7 +2,7 @@
 (Ponte and Croft, "A Language Modeling Approach to Information Retrieval", 1998; with pretrained
 models, Sachan et al., "Improving Passage Retrieval with Zero-Shot Question Generation", 2022).
 
-n  documents   T  tokens of the query   D  width of hidden vectors
+n  documents      T  tokens of the query      D  width of hidden vectors
 """
 
 from collections.abc import Iterable
@@ -39,11 +39,13 @@ class QueryLikelihood(Head):
         self._vocabulary = model.tokenizer.vocab_size  # further rows of the LM head are padding
 
     def request_query(self, ids: np.ndarray, query: slice) -> Request:
-        """Return the request of a row (any,) whose tokens `query` are those of the query."""
+        """Return the request for a row of ids, whose slice `query` has the tokens of the query."""
         return Request(ids, np.arange(query.start - 1, query.stop - 1), tag=ids[query])
 
     def forward(self, hidden: Iterable[Tensor], query: np.ndarray) -> Tensor:
-        """hidden (n, T, D) before each token of the query, its ids (T,) -> (n,) fp32"""
+        """The hidden vectors (n, T, D) before each token of the query, and the query's ids (T,) ->
+        scores (n,) fp32.
+        """
         asked = torch.from_numpy(query.astype(np.int64)).to(self._table.device)
         return torch.stack([self._of_one(vectors, asked) for vectors in hidden])
 

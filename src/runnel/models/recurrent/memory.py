@@ -1,4 +1,4 @@
-"""What a recurrent model remembers of a document: the state after it.
+"""The remembered document of a recurrent model: the state after it.
 
 D  width of hidden vectors
 """
@@ -22,12 +22,14 @@ from runnel.ops.numba_math import as_array
 class DocumentState(Remembered):
     """The state after a document, in a precision, with a hidden vector and its distinct token ids.
 
-    The vector is the mean of the document's, or the last one for a query's likelihood.
+    The vector is the mean of the document's hidden vectors; for the query's likelihood, the last
+    one.
     """
 
     text: str
-    # "tokens" (1,), "mean" or "last" (D,), "ids" (sorted), "state.NAME" and, in 8 bits,
-    # "scale.NAME"
+    # By name: "tokens" (1,), the number of tokens; "mean" or "last" (D,), the vector; "ids", the
+    # distinct token ids, sorted; "state.NAME", each tensor of the state; "scale.NAME", its scales
+    # in 8 bits.
     tensors: Mapping[str, Tensor]
 
     @classmethod
@@ -75,17 +77,17 @@ class DocumentState(Remembered):
         return cls(text, tensors)
 
     def vector(self, name: Literal["mean", "last"]) -> Tensor:
-        """(D,) fp32. Raise KeyError for one that was not kept."""
+        """Return the vector (D,) fp32 of this name. Raise KeyError if it was not kept."""
         return self.tensors[name].float()
 
     @property
     def ids(self) -> np.ndarray:
-        """The sorted distinct token ids of the document."""
+        """The distinct token ids of the document, sorted."""
         return self.tensors["ids"].int().numpy()
 
     def fill(self, state: State, place: int) -> None:
-        """Fill a row of a state in place: rows are as large as a processor's cache, and there are
-        many.
+        """Fill row `place` of a state with this document's. In place, because a row is as large as
+        a processor's cache, and there are many rows.
         """
         for name, tensor in state.tensors.items():
             tensor[place].copy_(self.tensors[f"state.{name}"][0])

@@ -108,7 +108,7 @@ class TorchModel(Model):
 
     def write(self, folder: Path, *, weights: str = "as_is") -> None:
         expect_choice(weights, ("as_is", "int8"), "weights")
-        expect_adapters(self, False)  # a model folder cannot hold them
+        expect_adapters(self, adapted=False)  # a model folder cannot hold them
         folder.mkdir(parents=True, exist_ok=True)
         write(
             folder / "README.md",
@@ -173,9 +173,9 @@ def described_model(folder: Path, checkpoint: Checkpoint, source: str) -> TorchM
     return TorchModel(checkpoint.backbone, **read.parts(folder, heads, source))
 
 
-def expect_adapters(model: Model, adapted: bool) -> None:
-    """Raise InputError unless a model's backbone has adapters, or has none; none can be added to
-    one without torch.
+def expect_adapters(model: Model, *, adapted: bool) -> None:
+    """Raise InputError unless a model's backbone has adapters (`adapted`), or has none. A model
+    that was loaded without torch can have none.
     """
     if model.backbone.without_torch:
         raise InputError(

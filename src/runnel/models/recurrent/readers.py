@@ -3,7 +3,8 @@
 One pass over a document also returns the state before its last passage: if text is appended later,
 reading resumes there.
 
-P  passages   d  width of the vectors   D  width of hidden vectors
+P  passages of a document      p  passages before the one at which reading begins
+D  width of hidden vectors
 """
 
 import hashlib
@@ -46,7 +47,7 @@ class StateStream(Stream):
         self._tokens = self._model.tokenizer.stream()
         self._state = backbone.new_state(1)
         self._total = 0.0
-        # hidden vector of the last token, once one has been read here
+        # (1, D) the hidden vector of the last token; NaN until a token has been read here
         self._last = torch.full((1, len(self._sum)), torch.nan)
         template = self._model.templates["document"]
         self._rest = template.starting_at("document")
@@ -109,16 +110,17 @@ class StateStream(Stream):
 
 @dataclass(eq=False)
 class _Reading:
-    """A document in progress. The last passage starts at token `split`, reading starts at token
-    `begin`.
+    """A document that is being read. Its last passage starts at token `split`. Reading begins at
+    token `begin`: 0, or where an earlier reading was saved.
     """
 
     ids: np.ndarray
     spans: np.ndarray
-    starts: np.ndarray  # (P,) tokens
+    starts: np.ndarray  # (P,) the first token of each passage
     ends: np.ndarray
     text: str
-    known: Tensor  # (p, D) pooled passages before `begin`, later before `split`
+    # (p, D) the pooled hidden vectors of the passages before `begin`, later of those before `split`
+    known: Tensor
     sum: Tensor  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
     total: float = 0.0  # sum of their weights
     begin: int = 0
@@ -181,7 +183,8 @@ class StateReader(TextReader):
         for text, tokenized in zip(texts, encoded, strict=True):
             rendered = template.render(model.tokenizer, document=tokenized.ids)
             sentences = split_sentences(text, options.language)
-            own = tokenized.shifted(-len(prompt))  # the prompt has negative offsets
+            # character offsets in the document alone: those of the prompt are negative
+            own = tokenized.shifted(-len(prompt))
             bounds = sentence_of_tokens(sentences, own)
             bounds[0] = np.searchsorted(own.starts, 0)
             chosen = passage_bounds(bounds, options.passage_tokens)
@@ -235,8 +238,8 @@ class StateReader(TextReader):
         )
 
     def _request(self, reading: _Reading, stop: int, *, keep_state: bool) -> Request:
-        """Return the request for tokens `begin` to `stop`, which pools their passages, the tokens
-        after the last, and all.
+        """Return the request for the tokens `begin` to `stop`. It pools each passage in them, the
+        tokens after the last passage, and all of them.
         """
         inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
         starts = reading.starts[inside] - reading.begin
@@ -251,8 +254,8 @@ class StateReader(TextReader):
         return replace(request, positions=ends - 1)
 
     def _take(self, result: Result) -> Tensor:
-        """Add a result to its document: passages, and the total to the running sum. Return the
-        pooled tokens after them (D,).
+        """Add a result to its document: the passages to `known`, and the total to `sum`. Return the
+        pooled hidden vector of the tokens after the passages, (D,).
         """
         reading: _Reading = result.get().tag
         if self.embedder.pooling == "mean":
@@ -268,8 +271,8 @@ class StateReader(TextReader):
         return pooled[-2]
 
     def _remembered(self, reading: _Reading, state: State, after: Tensor) -> DocumentState:
-        """Make the remembered document from the end state, as the reranker: with the mean from the
-        document's first token on.
+        """Make the remembered document from the end state, as `Reranker.remember` does: with the
+        mean of the hidden vectors from the document's first token on.
         """
         edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
         weight = np.asarray(self.model.weight)[reading.ids].astype(np.float64)

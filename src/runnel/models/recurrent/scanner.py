@@ -1,9 +1,10 @@
 """Sentence scores from one pass of a recurrent model over the query and then the whole document.
 
-Each sentence is scored at its last visible token (paper E, which restarts every 120k tokens; here
-the state is carried to the end).
+Each sentence is scored at its last visible token. Paper E (docs/papers.md) does the same, but
+begins again every 120k tokens; here the state is carried to the end.
 
-    S  sentences   D  width of hidden vectors
+    S  sentences of a document      T  tokens of a row      K  kinds of mark
+    n  sentences with a token       F  lexical features     D  width of hidden vectors
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,7 @@ from runnel.text.sentences import (
 class ScannedQuery:
     """A query that has been read."""
 
-    ids: np.ndarray  # without the template
+    ids: np.ndarray  # the ids of the query, without the template
     state: State
     mean: Tensor  # (D,), for `MatchScore`
 
@@ -70,8 +71,8 @@ class ItemMaker:
         return self._prefix.encode_query(self.tokenizer, query.strip())
 
     def prefix(self, query_ids: np.ndarray) -> tuple[np.ndarray, slice]:
-        """Return the ids that are read before a document, and the slice of those from the query to
-        the end.
+        """Return the ids that are read before a document, and the slice of them that begins with
+        the query.
         """
         rendered = self._prefix.render(self.tokenizer, query=query_ids)
         return rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
@@ -82,7 +83,8 @@ class ItemMaker:
         `spans` (S, 2) tile the document, which is then read as it is; default: the model's units.
         """
         if spans is None and self._unit == "sentence":
-            spans = split_sentences(document)  # their kinds are not needed
+            # Only spans: the kinds of sentences, such as headings, are not needed.
+            spans = split_sentences(document)
         text, kept = (document, None) if spans is not None else as_read(document, self._unit)
         encoded = [self.template.encode(self.tokenizer, "document", text)]
         if spans is None:

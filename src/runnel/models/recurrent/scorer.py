@@ -23,7 +23,8 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 
 _TOGETHER = 128  # documents tokenized together
-_STATES_BYTES = 1 << 26  # of states continued in one step; more were no faster
+# Bytes of the states that one step continues; larger steps were not faster.
+_STATES_BYTES = 1 << 26
 
 
 class StateScorer:
@@ -35,7 +36,7 @@ class StateScorer:
     def __init__(self, model: Model, head: Head) -> None:
         self.model, self._head = model, head
         self.template = head.template or model.templates["rerank"]
-        # what is remembered of a document besides its state
+        # which hidden vector of a document is remembered with its state
         self._vector: Literal["mean", "last"] = "last" if head.inputs == "tokens" else "mean"
         # allocated by the last ranking from a memory, reused by the next
         self._room: State | None = None
@@ -87,7 +88,8 @@ class StateScorer:
         scores = np.concatenate(
             [np.zeros(0, np.float32), *self._scores(query_ids, memory, progress)]
         )
-        # the first of each text, so that equal texts tie; an unknown text ("") keeps its own
+        # By text, the first document that has it: equal texts get equal scores. A document whose
+        # text is not known ("") stands for itself.
         places: dict[str, int] = {}
         texts = enumerate(text for _, text in memory.entries())
         return scores[[places.setdefault(text, place) if text else place for place, text in texts]]
@@ -95,8 +97,8 @@ class StateScorer:
     def _scores(
         self, query_ids: np.ndarray, memory: Memory, progress: Progress | None
     ) -> Iterator[np.ndarray]:
-        """Yield scores in batches of documents: all continue with the same tokens, so their states
-        are the rows of one step.
+        """Yield scores in batches of documents. All states continue with the same tokens, so the
+        states of a batch are the rows of one step.
         """
         rendered = self.template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         ids = rendered.ids
@@ -138,8 +140,8 @@ class StateScorer:
         start: int,
         query_ids: np.ndarray,
     ) -> np.ndarray:
-        """Return scores (n,) of documents continued, in `room`, with `ids` (T,), in which the query
-        starts at `start`.
+        """Return the scores (n,) of documents, whose states are in `room`, continued with `ids`
+        (T,), in which the query starts at `start`.
         """
         engine = self.model.engine
         count = len(documents)

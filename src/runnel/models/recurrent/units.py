@@ -22,11 +22,11 @@ def unit_scores(head: Head, result: Result) -> Tensor:
 
 
 class UnitScores:
-    """Scores of the units of a request like an `Item`'s, each computed after its last token is
-    read; then only it is kept.
+    """Scores the units of a request like an `Item`'s while it is read: each unit after its last
+    token. Then only the score is kept.
 
-    `other` (1, D) is the mean of the text that the units are compared with; its tokens are not in
-    the request.
+    `other` (1, D) is the mean of the hidden vectors of the text that the units are compared with.
+    The request does not have that text's tokens.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class UnitScores:
         self._done = 0  # units
 
     def take_complete(self) -> Tensor:
-        """Return the scores (k,) of the units that are newly complete."""
+        """Return the scores of the units that were completed since the last call."""
         hidden, rows = map(as_tensor, self._reading.take_complete())
         first = self._done
         self._done = self._done + len(hidden)
@@ -49,5 +49,5 @@ class UnitScores:
 
 
 def _means(rows: Tensor) -> Tensor:
-    """Return means (k, D) of rows of `RangeSums`."""
+    """Return means (n, D) of rows of `RangeSums`."""
     return rows[:, :-1] / rows[:, -1:]

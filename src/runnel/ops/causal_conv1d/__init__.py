@@ -1,4 +1,10 @@
-"""Causal depthwise convolution and SiLU over packed sequences."""
+"""Causal depthwise convolution and SiLU over packed sequences.
+
+T  tokens of all sequences      S  sequences      C  channels      w  taps
+
+The implementations are `torch.py`, `cpu.py` and `gpu.py` in this folder and `ops/reference.py`;
+`ops/backend.py` chooses one. `fused.py` has other kernels, for the steps of Mamba-1 and Mamba-2.
+"""
 
 from torch import Tensor
 
@@ -20,10 +26,10 @@ def causal_conv1d(
     Before a sequence's start, x comes from its state.
 
     Args:
-        x: (T, C) fp64, fp32 or bf16; rows may be columns of a wider matrix (any row stride, not
-            copied by the kernels).
+        x: (T, C) fp64, fp32 or bf16; it may be some columns of a wider matrix (any row stride),
+            which the kernels read without a copy.
         weight: (C, w); the last tap multiplies the current token.
-        bias: (C,) or None.
+        bias: (C,); None: zeros.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (S, C, w-1) the last w-1 inputs of each sequence, newest last; None: zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`.

@@ -6,8 +6,9 @@ Threads divide the channels; each iterates over all tokens with a window that st
 Inner loops run over slices with plain indices: numba checks an index of unknown sign for negative
 values, and a checked address cannot become a vector load.
 
-T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before a block of tokens
-and then the block.
+T  tokens      S  sequences      C  channels      w  taps
+
+A window has the w-1 inputs before a block of tokens, and then the block.
 """
 
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ class Inputs(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What `convolve_back` writes."""
+    """The gradients that `convolve_back` writes."""
 
     dx: Array  # (T, C)
     dtaps: Array  # (w, C) fp64
@@ -156,8 +157,8 @@ def _spread_back(dy: FlatRows, t: int, size: int, channel: int, count: int, m: _
 def _write_back(
     back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, out: Gradients
 ) -> None:
-    """Write rows 0.. of `back` to positions first.. of a sequence, whose first w-1 positions are
-    its start state.
+    """Write the first `rows` rows of `back` to the gradients of a sequence, from position `first`
+    on. The first w-1 positions are the sequence's start state, the next ones its tokens.
     """
     before = out.dstate.shape[2]
     for r in range(rows):
@@ -175,7 +176,7 @@ def _write_back(
 def _channels_back(
     inputs: Inputs, dy: FlatRows, dend: Array, channel: int, count: int, out: Gradients, m: _Scratch
 ) -> None:
-    """Process `count` channels from `channel` on."""
+    """Compute the gradients of `count` channels from `channel` on."""
     cu = inputs.cu
     window, back, sums = m.window, m.back, m.sums
     width = m.taps.shape[0]

@@ -1,6 +1,10 @@
 """Causal depthwise convolution and SiLU in the fused kernels of Mamba-1 and Mamba-2.
 
-w  conv width
+For some channels and tokens of a sequence, a kernel calls `history`, which collects the w-1 inputs
+before the tokens, and then `convolve`. At the end of the sequence, `keep_inputs` writes the next
+conv state.
+
+w  conv width (taps)
 """
 
 import numpy as np
@@ -31,12 +35,12 @@ def conv_silu(
     tokens: types.Type,
     taps: types.Type,
 ) -> Definition:
-    """target[t] = silu(bias + sum over k of weight[k] * input[t - (w-1) + k]) for `tokens` tokens
-    of sixteen channels.
+    """Set target[t] = silu(bias + sum over k of weight[k] * input[t - (w-1) + k]) for `tokens`
+    tokens of sixteen channels.
 
     `source` points to fp32 or bf16, the others to fp32; strides are between rows. `history` has w-1
     rows: the inputs before the first token, oldest first. `weights` has w rows, then the bias.
-    `taps` is any tuple of w integers.
+    `taps` is any tuple of w integers: its length is known when the code is compiled.
     """
     width = len(taps)
 
@@ -88,8 +92,13 @@ def history(
     known: bool,
     out: Pointer,
 ) -> None:
-    """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width,
-    back), or zeros.
+    """Write to `out` the `back` inputs before the token that `source` points to.
+
+    Args:
+        source: a token's row of `width` channels; rows are `stride` apart.
+        padded: the distance between rows of `out`.
+        before: how many tokens of the sequence come before it. Inputs from before the sequence are
+            those of its conv state `old` (width, back), or zeros unless `known`.
     """
     for k in range(back):
         if before + k >= back:
@@ -114,8 +123,8 @@ def convolve(
     out: Pointer,
     out_stride: int,
 ) -> None:
-    """conv + SiLU of `width` channels into rows `out_stride` apart. `past`: from `history`, and
-    CHUNK LANES numbers behind it.
+    """Write conv + SiLU of `width` channels to rows `out_stride` apart. `past`: the inputs from
+    `history`, and after them scratch of LANES numbers for each token.
     """
     stage = shift(past, (len(taps) - 1) * padded)
     for c in range(0, padded, LANES):
@@ -160,8 +169,8 @@ def keep_inputs(
     known: bool,
     out: Pointer,
 ) -> None:
-    """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may
-    be the same memory.
+    """Write to `out` (width, back) the conv state after a sequence of `length` tokens. `source`:
+    its first token. `old`: the state before it, if `known`; it may be the same memory as `out`.
     """
     for c in range(width):
         for k in range(back):

@@ -1,7 +1,9 @@
 """causal_conv1d by flash-linear-attention's kernels. Needs Triton and flash-linear-attention.
 
-S sequences, C channels, w taps. Its states are (S, C, w), with an oldest input that no output
-depends on.
+S  sequences      C  channels      w  taps
+
+That package's states are (S, C, w). They begin with one input more, on which no output depends: it
+is added before the call and removed after it.
 """
 
 from torch import Tensor
@@ -21,11 +23,11 @@ def causal_conv1d_gpu(
         if state is None
         else state.float()
     )
-    left, cu, kept = without_empty(cu, start)
-    if not left.numel() or not x.numel():
+    filled, cu, kept = without_empty(cu, start)
+    if not filled.numel() or not x.numel():
         return x.clone(), start.clone()
     y, end = convolve(  # in fp32, because end states take the dtype of x
         x[None].float(), weight, bias, initial_state=F.pad(kept, (1, 0)), output_final_state=True,
         activation="silu", cu_seqlens=cu.to(x.device), cu_seqlens_cpu=cu,
     )  # fmt: skip
-    return y[0].to(x.dtype), start.index_copy(0, left.to(x.device), end[..., 1:].float())
+    return y[0].to(x.dtype), start.index_copy(0, filled.to(x.device), end[..., 1:].float())

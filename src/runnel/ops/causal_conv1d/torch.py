@@ -1,6 +1,6 @@
 """causal_conv1d as w shifted sums over all sequences at once; differentiable, any device and dtype.
 
-T tokens, S sequences, C channels, w taps.
+S  sequences      w  taps
 """
 
 import torch

@@ -1,4 +1,10 @@
-"""RMS norm of a gated input, by groups (Mamba-2's norm before the output projection)."""
+"""RMS norm of a gated input, by groups (Mamba-2's norm before the output projection).
+
+T  tokens      C  channels
+
+The implementations are `torch.py`, `cpu.py` and `gpu.py` in this folder and `ops/reference.py`;
+`ops/backend.py` chooses one.
+"""
 
 from torch import Tensor
 
@@ -8,12 +14,14 @@ from runnel.ops.backend import implementation
 def gated_rms_norm(
     y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int = 1, *, backend: str = "auto"
 ) -> Tensor:
-    """t = y * silu(z); t / sqrt(mean of t*t over each group of C/groups channels + eps) * weight.
-    The gate comes before the norm.
+    """Gate, then normalize. For each group of C / groups channels of a token:
+
+        t = y * silu(z)
+        t / sqrt(mean of t * t + eps) * weight
 
     Args:
         y: (T, C) fp64, fp32 or bf16.
-        z: (T, C), the gate; rows may be columns of a wider matrix.
+        z: (T, C), the gate; it may be some columns of a wider matrix.
         weight: (C,).
         eps: added to the mean square.
         groups: number of groups of neighboring channels; divides C.

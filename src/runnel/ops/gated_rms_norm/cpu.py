@@ -1,9 +1,15 @@
 """gated_rms_norm as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and
 bf16 inputs.
 
-T tokens, C channels. With v = y silu(z), s = 1/sqrt(mean v^2 + eps) per group of c channels and n =
-dout * weight: dv = s (n - v s^2 mean(n v)), dy = dv silu(z), dz = dv y silu'(z), dweight = sum over
-tokens of dout v s.
+T  tokens      C  channels
+
+The gradients, for each group of channels, with v = y silu(z), s = 1 / sqrt(mean v^2 + eps) and n =
+dout weight:
+
+    dv = s (n - v s^2 mean(n v))
+    dy = dv silu(z)
+    dz = dv y silu'(z)
+    dweight = sum over tokens of dout v s
 """
 
 from typing import Any
@@ -113,8 +119,8 @@ def _normalize_back(
     dz: Array,
     dweight: Array,
 ) -> None:
-    """Compute gradients. y, z, dout: (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be
-    summed over shares.
+    """Compute the gradients dy, dz (T, C), and dweight (shares, C), which is to be summed over
+    shares, from y, z and dout (T, C).
     """
     tokens, channels = dy.shape
     size = channels // groups

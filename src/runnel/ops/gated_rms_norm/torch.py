@@ -1,6 +1,4 @@
-"""gated_rms_norm over all tokens at once; differentiable, any device and dtype. T tokens, C
-channels.
-"""
+"""gated_rms_norm over all tokens at once; differentiable, any device and dtype."""
 
 import torch
 from torch import Tensor

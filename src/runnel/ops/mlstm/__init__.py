@@ -1,11 +1,18 @@
-"""The matrix memory of xLSTM (mLSTM) over packed sequences."""
+"""The matrix memory of xLSTM (mLSTM) over packed sequences.
+
+T  tokens of all sequences      S  sequences      H  heads
+K  numbers of a key             V  numbers of a value
+
+The implementations are `torch.py`, `cpu.py` and `gpu.py` in this folder and `ops/reference.py`;
+`ops/backend.py` chooses one.
+"""
 
 from torch import Tensor
 
 from runnel.ops.backend import implementation
 from runnel.ops.packed import boundaries
 
-State = tuple[Tensor, Tensor, Tensor]
+State = tuple[Tensor, Tensor, Tensor]  # C (S, H, K, V), n (S, H, K), m (S, H)
 
 
 def mlstm(
@@ -20,13 +27,17 @@ def mlstm(
     eps: float = 1e-6,
     backend: str = "auto",
 ) -> tuple[Tensor, State]:
-    """Run a memory matrix C with one forget and one input gate per head, its normalizer n and the
-    logarithm m of their scale.
+    """Run the recurrence. The state of each head is its memory, the matrix C (K, V), the normalizer
+    n (K,) of its outputs, and m, the logarithm of the scale of both:
 
-    With lf = log sigmoid(f), per head:
-        m_t = max(lf_t + m_{t-1}, i_t)     f' = exp(lf_t + m_{t-1} - m_t)     i' = exp(i_t - m_t)
-        C_t = f' C_{t-1} + i' k_t v_t^T    n_t = f' n_{t-1} + i' k_t
-        h_t = C_t^T q_t / (max(|n_t . q_t|, exp(-m_t)) + eps), with q_t scaled by K^-0.5 first
+        lf = log sigmoid(f_t)
+        m_t = max(lf + m_{t-1}, i_t)
+        f' = exp(lf + m_{t-1} - m_t)
+        i' = exp(i_t - m_t)
+        C_t = f' C_{t-1} + i' k_t v_t^T
+        n_t = f' n_{t-1} + i' k_t
+        q' = q_t / sqrt(K)
+        h_t = C_t^T q' / (max(|n_t . q'|, exp(-m_t)) + eps)
 
     Args:
         q, k: (T, H, K) fp64, fp32 or bf16.
@@ -34,7 +45,7 @@ def mlstm(
         i, f: (T, H), the gates' arguments (after the model's soft cap); the forget gate is a
             sigmoid, the input gate an exp.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
-        state: (C (S, H, K, V), n (S, H, K), m (S, H)), finite; None: all zeros, m too.
+        state: C, n and m of each sequence and head, finite; None: zeros, for m too.
         eps: added to the denominator.
         backend: "auto" or a `runnel.ops.backend.Backend`.
 

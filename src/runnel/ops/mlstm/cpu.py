@@ -3,15 +3,21 @@ arithmetic for all inputs.
 
 Training runs in plain torch.
 
-T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk (CHUNK).
+S  sequences      H  heads      K  numbers of a key      V  numbers of a value
+Q  CHUNK, tokens of a chunk     `padded`: a size rounded up to whole tiles
 
-Inside a chunk, with C, n, m_0 the state before it, s_t = lf_t + m_{t-1} - m_t (exp(s_t) is the
-forget gate of the recurrence) and i'_t = exp(i_t - m_t):
-    W_tj = i'_j exp(s_{j+1} + ... + s_t) for j <= t      g_t = exp(s_1 + ... + s_t)
+Inside a chunk, with C, n, m_0 the state before it, C' and n' after it, s_t = lf_t + m_{t-1} - m_t
+(exp(s_t) is the forget gate of the recurrence) and i'_t = exp(i_t - m_t):
+
+    W_tj = i'_j exp(s_{j+1} + ... + s_t) for j <= t
+    g_t  = exp(s_1 + ... + s_t)
     M_tj = W_tj (q_t . k_j) / sqrt(K)
-    h_t = (g_t C^T q_t + sum_j M_tj v_j) / (max(|g_t n . q_t + sum_j M_tj|, exp(-m_t)) + eps)
-    C' = g_Q C + sum_j W_Qj k_j v_j^T                     n' likewise
-n is a column of C whose v is always 1, and so is the divisor's sum a column of the numerator.
+    h_t  = (g_t C^T q_t + sum_j M_tj v_j) / (max(|g_t n . q_t + sum_j M_tj|, exp(-m_t)) + eps)
+    C'   = g_Q C + sum_j W_Qj k_j v_j^T
+    n'   = g_Q n + sum_j W_Qj k_j
+
+n is computed as a column of C whose v is always 1; then the divisor's sum is a column of the
+numerator.
 
 m equals the recurrence's at every token. The exponents of W are running sums down each column, so
 that exponents near 0, the only ones that matter, are sums of small numbers; differences of two sums
@@ -61,27 +67,27 @@ class _States(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some columns of v of a head of a sequence."""
+    """What one task computes: some columns of v, of one head of one sequence."""
 
-    s: int
+    s: int  # the sequence
     head: int
-    first: int  # column
-    width: int
+    first: int  # the first column
+    width: int  # the number of columns
 
 
 class _Scratch(NamedTuple):
     """Memory of one share, fp32."""
 
     queries: Array  # (Q, K padded)
-    keys: Array  # likewise
-    turned: Array  # (K padded, Q): keys
+    keys: Array  # (Q, K padded)
+    turned: Array  # (K padded, Q): the keys, transposed
     pairs: Array  # (Q, Q)
     mix: Array  # (Q, Q): W, then M
     enter: Array  # (Q,): g
     leave: Array  # (Q,): the row of W at the chunk's end
     tops: Array  # (Q,): m_t, then the divisors' inverse
     values: Array  # (Q, TILE_COLUMNS): v, then ones
-    result: Array  # likewise
+    result: Array  # (Q, TILE_COLUMNS): the numerators of h
     state: Array  # (panels, K padded, TILE_COLUMNS): C, then n in all columns that are left
 
 

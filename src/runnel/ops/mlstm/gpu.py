@@ -1,6 +1,7 @@
 """mlstm in Triton kernels, chunkwise; fp32 arithmetic for fp32 and bf16 inputs. Needs Triton.
 
-T tokens, S sequences, H heads, K key size, V value size, N chunks of all sequences together.
+T  tokens      H  heads      K  numbers of a key      V  numbers of a value
+N  chunks of all sequences together
 
 One pass over each sequence's chunks writes the state before every chunk, in parallel over
 sequences, heads and tiles of the matrix C; a second pass computes the outputs of all chunks at
@@ -28,10 +29,11 @@ from runnel.ops.packed import power_of_two
 from runnel.ops.triton_launch import GpuChunks, on_device_of, rows, with_torch_backward
 
 _CHUNK = 64
-# the smallest and the largest tile of C in a program; 64 of K spill registers
+# The smallest and the largest tile of C in a program: rows (of K) and columns (of V). With 64 rows,
+# registers spill. With 16 columns, a program that Triton 3.6 compiled for Hopper read beyond its
+# shared memory.
 _TILE_K = (16, 32)
 _TILE_V = (32, 64)
-# With 16 columns a program that Triton 3.6 compiled for Hopper read beyond its shared memory.
 
 
 @triton.jit

@@ -1,13 +1,14 @@
 """mlstm in its chunkwise form: batched matrix products inside chunks and one short loop over
 chunks; differentiable.
 
-T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all
-sequences together. Each sequence starts a new chunk; holes at its end forget nothing and add
-nothing.
+S  sequences      H  heads      K  numbers of a key      V  numbers of a value
+Q  tokens of a chunk            N  chunks of all sequences together
+
+Each sequence starts a new chunk; holes at its end forget nothing and add nothing.
 
 exp(m) C and exp(m) n do not depend on m. So everything is computed at a scale that is a constant
-for autograd, and m itself is used only where it remains: with eps, in the end state and in the
-start state. A gradient through the scale would be a small difference of terms as large as C.
+for autograd, and m itself is used only in three places: with eps, in the end state and in the start
+state. A gradient through the scale would be a small difference of terms as large as C.
 
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
@@ -48,11 +49,12 @@ def mlstm_torch(
     query = put(q) * width**-0.5
     key = put(k)
     value = put(v)
-    forget = put(F.logsigmoid(f.to(dtype)))  # (N, H, Q), as the next
-    enter = put(i, _HOLE)
+    forget = put(F.logsigmoid(f.to(dtype)))  # (N, H, Q)
+    enter = put(i, _HOLE)  # (N, H, Q)
 
-    # log_weight[i, j] = i_j + the sum of lf over j+1 .. i. Differences of sums from the chunk's
-    # start would cancel.
+    # log_weight[i, j], the logarithm of the weight of token j's input at token i, is the input gate
+    # of j plus the sum of the forget gates of j+1 .. i. Each sum is taken by itself: differences of
+    # running sums from the chunk's start would cancel.
     later = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=v.device).triu(1)
     steps = (
         forget[..., :, None].expand(*forget.shape, grid.chunk).masked_fill(~later.T, 0.0).cumsum(2)

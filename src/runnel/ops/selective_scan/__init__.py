@@ -1,4 +1,10 @@
-"""The Mamba-1 recurrence (selective scan) over packed sequences."""
+"""The Mamba-1 recurrence (selective scan) over packed sequences.
+
+T  tokens of all sequences      S  sequences      Di  channels      N  numbers of a channel's state
+
+The implementations are `torch.py` and `gpu.py` in this folder and `ops/reference.py`;
+`ops/backend.py` chooses one.
+"""
 
 from torch import Tensor
 
@@ -18,16 +24,19 @@ def selective_scan(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t and y_t = h_t C_t + D x_t, per channel.
+    """Run the recurrence. For each channel, with its state h (N,) and its row of A (N,):
+
+        h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t
+        y_t = h_t . C_t + D x_t
 
     Args:
         x: (T, Di) fp64, fp32 or bf16.
         dt: (T, Di), step sizes after softplus, >= 0.
         A: (Di, N) negative.
         B, C: (T, N).
-        D: (Di,) or None.
+        D: (Di,), the weight of x in y; None: zeros.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
-        state: (S, Di, N); None: zeros.
+        state: h of each sequence, (S, Di, N); None: zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:

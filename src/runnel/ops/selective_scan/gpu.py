@@ -1,12 +1,18 @@
 """The selective scan in Triton kernels, forward and backward; fp32 arithmetic for fp32 and bf16
 inputs. Needs Triton.
 
-T tokens, S sequences, Di channels, n state size, N chunks of all sequences together.
+T  tokens      S  sequences      Di  channels      n  numbers of a channel's state
+N  chunks of all sequences together
 
-The recurrence is diagonal, so a chunk maps h0 to exp(A * sum of dt) h0 + added. One pass over all
-chunks at once computes `added` and the sum, a short pass over each sequence's chunks the state
-before each chunk, and a second pass over all chunks the outputs. The gradients of B and C are sums
-over channels in no fixed order, so their last bits vary from run to run.
+The recurrence is diagonal: a chunk maps the state h0 before it to exp(A * sum of dt) h0 + added.
+
+    chunk_sums   for all chunks at once: `added` and the sum of dt
+    join         for each sequence, over its chunks: the state before each chunk
+    outputs      for all chunks at once: y
+    backward     for each sequence and block of channels, over the chunks from the last: gradients
+
+The gradients of B and C are sums over channels in no fixed order, so their last bits vary from run
+to run.
 
 Rows of x, dt, B, C and dy are `..._row` elements apart for the kernels; everything else is
 contiguous. `table` is (3, N): the sequence, first token and the token after the last token of each
@@ -26,9 +32,8 @@ from triton.language import constexpr, tensor
 from runnel.ops.packed import copy_state, power_of_two
 from runnel.ops.triton_launch import GpuChunks, on_device_of, rows
 
-_CHUNK, _CHANNELS = 128, 32  # tokens and channels per program
-# tokens per chunk of the backward pass, which holds all states of a chunk, in addition to one state
-# per chunk
+_CHUNK, _CHANNELS = 128, 32  # tokens and channels of a program of the forward pass
+# Tokens of a chunk of the backward pass, which is shorter: it stores the states of all its tokens.
 _SHORT = 32
 _PROGRAMS = 2048  # of the backward pass: enough for any GPU, few enough that their memory is small
 

@@ -1,8 +1,8 @@
 """The selective scan in plain torch operations: parallel inside chunks and over sequences,
 differentiable.
 
-S sequences, T tokens, Di channels, N state size, Q tokens of a chunk, K sequences that reach the
-chunk.
+S  sequences      Di  channels      N  numbers of a channel's state
+Q  tokens of a chunk                K  sequences that are long enough to have the chunk
 """
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from runnel.ops.packed import accumulation_dtype
 
-# doubling costs log2(Q) passes over (K, Q, Di, N); longer chunks gain little and store more for
-# backward
+# Tokens of a chunk. Doubling (see `_scan_chunk`) costs log2(Q) passes over (K, Q, Di, N); longer
+# chunks gain little and store more for the backward pass.
 CHUNK = 16
 
 

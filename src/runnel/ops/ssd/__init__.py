@@ -1,4 +1,11 @@
-"""The Mamba-2 recurrence (state space duality) over packed sequences."""
+"""The Mamba-2 recurrence (state space duality) over packed sequences.
+
+T  tokens of all sequences      S  sequences      H  heads      P  numbers of a head's input
+G  groups of heads that share B and C             N  numbers of B and C
+
+The implementations are `torch.py`, `cpu.py` and `gpu.py` in this folder and `ops/reference.py`;
+`ops/backend.py` chooses one.
+"""
 
 from torch import Tensor
 
@@ -18,17 +25,21 @@ def ssd(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t, per head; head
-    j uses group j // (H/G).
+    """Run the recurrence. For each head, with its state, the matrix M (P, N):
+
+        M_t = exp(dt_t A) M_{t-1} + dt_t x_t B_t^T
+        y_t = M_t C_t + D x_t
+
+    Head j uses the B and C of group j // (H / G).
 
     Args:
         x: (T, H, P) fp64, fp32 or bf16.
         dt: (T, H), step sizes after softplus, >= 0.
         A: (H,) negative.
         B, C: (T, G, N), G divides H.
-        D: (H,) or None.
+        D: (H,), the weight of x in y; None: zeros.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
-        state: (S, H, P, N); None: zeros.
+        state: M of each sequence and head, (S, H, P, N); None: zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:

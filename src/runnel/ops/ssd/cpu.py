@@ -5,26 +5,41 @@ For training, and for any caller of `ssd`. Inference of the backbones has kernel
 (`ops.chunk_tiles`), because they read the projection's output in its dtype and are fused with the
 rest of the block.
 
-T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks of
-all sequences together.
+    T  tokens      Sq sequences      H  heads      P  head size      G  groups      N  state size
+    Q  tokens of a chunk             K  chunks of all sequences together
+    `padded`: a size rounded up to whole tiles
 
-Forward, chunk by chunk, with the state of one head in cache. With c the inclusive sum of dt*A
-inside a chunk, u = dt*x and S the state before it:
+The order of work, for both passes:
+
+    spread      B, C and C B^T of all chunks -> `ChunkPairs`
+    scan        forward: for each share, sequence, head and chunk `read_steps`, `_chunk`, `_write`
+    scan_back   backward: for each share, sequence and head `_head`: `_first_chunk_pass` over the
+                chunks in order, `_second_chunk_pass` and `_write_back` over the chunks from the
+                last
+    gather      sums the gradients of B and C of the ranges of heads
+
+Forward. With c the inclusive sum of dt A inside a chunk, u = dt x, S the state before the chunk,
+and S' the state after it:
+
     y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j
-    S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T      (the state after it)
+    S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T
 
-The backward stores no states: one pass forward in time recomputes them, one backward carries the
-gradient. With Z the gradient of the state after the chunk, L_ij = exp(c_i - c_j) for j <= i, W_ij =
-L_ij (dy_i . u_j) and M_ij = L_ij (C_i . B_j):
-    dC_i = exp(c_i) S^T dy_i + sum over j of W_ij B_j                       (first pass, second
-                                                                            pass)
+Backward. No states are stored: a first pass, forward in time, recomputes them, and a second pass,
+backward in time, carries the gradient. With Z the gradient of the state after the chunk, Z' that of
+the state before it, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and M_ij = L_ij (C_i
+. B_j):
+
+    dC_i = exp(c_i) S^T dy_i                      in the first pass
+           + sum over j of W_ij B_j               added in the second pass
     dB_j = exp(c_Q - c_j) Z^T u_j + sum over i of W_ij C_i
-    du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i                   dx = dt du + D dy
-    Z'   = exp(c_Q) Z + sum over i of exp(c_i) dy_i C_i^T                   (before the chunk)
-The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (without D), <dS_t,
-S_t> splits in two ways, by the inputs of S_t and by its uses: r_t + u_t . du_t = dy_t . y'_t +
-r_{t+1}. So r is a reverse running sum, kept in fp64 because its terms cancel; after the last token
-it is <dS_end, S_end>. Then ddt = A r + x . du and dA = sum of dt r.
+    du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i
+    dx   = dt du + D dy
+    Z'   = exp(c_Q) Z + sum over i of exp(c_i) dy_i C_i^T
+
+The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (y without D x), the
+product <dS_t, S_t> splits in two ways, by the inputs of S_t and by its uses: r_t + u_t . du_t =
+dy_t . y'_t + r_{t+1}. So r is a reverse running sum, kept in fp64 because its terms cancel; after
+the last token it is <dS_end, S_end>. Then ddt = A r + x . du and dA = sum of dt r.
 """
 
 from typing import Any, NamedTuple
@@ -53,7 +68,8 @@ from runnel.ops.numba_math import (
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
 from runnel.ops.simd_tile import LOWER, UPPER, multiply, read_rows
 
-# Q; a multiple of it. Longer chunks do more work inside, shorter ones access the state more often.
+# Q, a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state
+# more often.
 CHUNK = TILE_COLUMNS
 # The backward keeps one gradient of B and C per range of heads; more ranges would cost too much
 # memory for the time gained.
@@ -61,10 +77,12 @@ _MOST_SPLITS = 8
 
 
 class ChunkPairs(NamedTuple):
-    """B, C and their products on the chunk grid, fp32; without (K, G) of one chunk and group."""
+    """C, B and their products in chunks, fp32, zero in the holes of a sequence's last chunk. Of one
+    chunk and group (`of_chunk`) the arrays have no dimensions K and G.
+    """
 
-    queries: Array  # (K, G, Q, N padded)
-    keys: Array  # likewise
+    queries: Array  # (K, G, Q, N padded), C
+    keys: Array  # (K, G, Q, N padded), B
     pairs: Array  # (K, G, Q, Q), pairs[i, j] = C_i . B_j
 
 
@@ -134,9 +152,7 @@ def gather(
 
 
 class Inputs(NamedTuple):
-    """The inputs of all heads that B and C are not part of; see `ChunkPairs`. fp32, x fp32 or bf16
-    bits.
-    """
+    """The inputs other than B and C, which are in `ChunkPairs`. fp32, x fp32 or bf16 bits."""
 
     x: Array  # flat rows (T, H, P), see `flat_rows`
     x_row: int
@@ -150,7 +166,7 @@ class _Scratch(NamedTuple):
 
     log: Array  # (Q,) c
     u: Array  # (Q, P padded)
-    out: Array  # likewise: y without D
+    out: Array  # (Q, P padded): y without D x
     mix: Array  # (Q, Q)
     state: Array  # (N padded, P padded)
 
@@ -264,7 +280,9 @@ def scan(
     """Run every sequence and head.
 
     Args:
-        state: (S, H, P, N), or (0, ...) for zeros.   y: out, (T, H, P).   end: out, (S, H, P, N).
+        state: (Sq, H, P, N), or (0, ...) for zeros.
+        y: (T, H, P), to be filled.
+        end: (Sq, H, P, N), to be filled.
     """
     # outside the loop, which then takes plain arrays
     _, share_heads, share_first, share_order = shares
@@ -290,16 +308,16 @@ def scan(
 
 
 class Gradients(NamedTuple):
-    """What the kernel writes."""
+    """The gradients that `scan_back` writes."""
 
     dx: Array  # (T, H, P)
     ddt: Array  # (T, H)
     # (splits, K, G, Q, N padded), one part per range of heads; for a share without `splits`
     dB: Array
-    dC: Array  # likewise
-    dA: Array  # (shares, H), zeros, added to; for a share without `shares`
-    dD: Array  # likewise
-    dstate: Array  # (S, H, P, N)
+    dC: Array  # as dB
+    dA: Array  # (shares, H), zeros at first, added to; for a share without `shares`
+    dD: Array  # as dA
+    dstate: Array  # (Sq, H, P, N)
 
 
 class _Back(NamedTuple):
@@ -308,16 +326,16 @@ class _Back(NamedTuple):
     log: Array  # (Q,) c
     dots: Array  # (chunks of a sequence, Q)
     u: Array  # (Q, P padded)
-    gradient: Array  # likewise: dy
-    scaled: Array  # likewise
-    du: Array  # likewise
+    gradient: Array  # (Q, P padded): dy
+    scaled: Array  # (Q, P padded): u or dy times its decay
+    du: Array  # (Q, P padded)
     turned: Array  # (P padded, Q): u
-    wide: Array  # (Q, N padded)
-    mix: Array  # (Q, Q)
+    wide: Array  # (Q, N padded): exp(c_i) S^T dy_i
+    mix: Array  # (Q, Q): dy_i . u_j, then M
     weights: Array  # (Q, Q): W
     S: Array  # (P padded, N padded)
-    Z: Array  # likewise
-    Z_turned: Array  # (N padded, P padded)
+    Z: Array  # (P padded, N padded)
+    Z_turned: Array  # (N padded, P padded): Z^T
 
 
 @njit(inline="always")
@@ -355,8 +373,8 @@ def _read_chunk(inputs: Inputs, dy: FlatRows, h: int, t: int, size: int, P: int,
 def _first_chunk_pass(
     part: ChunkPairs, size: int, rows: int, P: int, keep: bool, dC: Array, dots: Array, m: _Back
 ) -> None:
-    """Compute dC and dots_i = dy_i . y'_i from the state S, and S after the chunk. Scales u,
-    gradient.
+    """Compute the first part of dC, dots_i = dy_i . y'_i of that part, and the state S after the
+    chunk. Multiplies `u` and `gradient` by their decays. `keep`: add to dC, otherwise overwrite it.
     """
     queries, log, u, gradient, wide = part.queries, m.log, m.u, m.gradient, m.wide
     columns = u.shape[1]
@@ -397,8 +415,8 @@ def _second_chunk_pass(
     dots: Array,
     m: _Back,
 ) -> None:
-    """Compute du, dB, the rest of dC and of `dots`, and the gradient Z (also transposed, N by P)
-    before the chunk.
+    """Compute du, dB, the rest of dC and of `dots`, and the gradient Z, also transposed, of the
+    state before the chunk. `keep`: add to dB, otherwise overwrite it.
     """
     (queries, keys, pairs), log, u, gradient = part, m.log, m.u, m.gradient
     turned, mix, weights, scaled, du = m.turned, m.mix, m.weights, m.scaled, m.du
@@ -479,7 +497,9 @@ def _head(
     out: Gradients,
     m: _Back,
 ) -> None:
-    """Process one head of a sequence; `keep`: dB and dC contain another head of the group."""
+    """Process one head of a sequence. `keep`: dB and dC have gradients of another head of the
+    group, to which those of this head are added.
+    """
     _, H, P, N = out.dstate.shape
     first = chunks.first[s]
     last = chunks.first[s + 1]
@@ -534,7 +554,8 @@ def scan_back(
     """Compute the gradients of every sequence and head.
 
     Args:
-        dy: (T, H, P).   state, dend: (S, H, P, N), or (0, ...) for zeros.
+        dy: (T, H, P).
+        state, dend: (Sq, H, P, N), or (0, ...) for zeros.
     """
     # outside the loop, which then takes plain arrays
     splits, share_heads, share_first, share_order = shares
@@ -559,7 +580,7 @@ def scan_back(
 
 
 class _SSD(torch.autograd.Function):
-    """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
+    """See `runnel.ops.ssd`; cu (Sq+1,) int64 on the CPU."""
 
     @staticmethod
     def forward(

@@ -1,16 +1,17 @@
 """ssd by flash-linear-attention's simple gated linear attention. Needs Triton and
 flash-linear-attention.
 
-T tokens, S sequences, H heads, P head size, G groups, N state size.
+S  sequences
 
-There q is C, k is B, v is dt x and the logarithm of the decay is dt A; the state is the transpose
-of ours; D x is added here. That package does not support groups: B and C are copied for every head.
+In that package's names, q is C, k is B, v is dt x, and the logarithm of the decay is dt A. Its
+state is the transpose of the state here, and it does not add D x. It has no groups: B and C are
+copied for every head.
 
 Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32.
 Longer sequences use its chunked kernel, whose factors (including dt x) and states between chunks
-are bf16. It would multiply fp32 in tf32, which keeps 11 bits: so longer fp32 sequences run in plain
-torch. So do gradients of longer sequences where Triton compiles its backward pass wrongly and that
-package refuses (Triton 3.4 to 3.7.0 on Hopper).
+are bf16. The chunked kernel would multiply fp32 in tf32, which keeps 11 bits: so longer fp32
+sequences run in plain torch. So do gradients of longer sequences with Triton 3.4 to 3.7.0 on Hopper
+GPUs, where Triton compiles the backward pass wrongly and the package refuses to run it.
 """
 
 import importlib.metadata
@@ -47,8 +48,8 @@ def ssd_gpu(
         else state.float()
     )
     wide = x.float()
-    left, cu, kept = without_empty(cu, start)
-    if not left.numel() or not x.numel():
+    filled, cu, kept = without_empty(cu, start)
+    if not filled.numel() or not x.numel():
         return x.clone(), start.clone()
     from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 
@@ -70,13 +71,14 @@ def ssd_gpu(
         output_final_state=True, cu_seqlens=cu.to(x.device), **more,
     )  # fmt: skip
     y = y[0].float()
-    end = start.index_copy(0, left.to(x.device), end.transpose(2, 3).float())
+    end = start.index_copy(0, filled.to(x.device), end.transpose(2, 3).float())
     if D is not None:
         y = y + D.float()[:, None] * wide
     return y.to(x.dtype), end
 
 
 def _form(x: Tensor, cu: Tensor, gradients: bool) -> Literal["recurrent", "chunk", "torch"]:
+    """Return which kernel runs, or "torch" for none; the module's docstring has the rules."""
     if cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT:
         return "recurrent"
     what, why = "float32", "the GPU kernels round to tf32"
@@ -94,7 +96,9 @@ def _form(x: Tensor, cu: Tensor, gradients: bool) -> Literal["recurrent", "chunk
 
 
 def _miscompiled(x: Tensor) -> bool:
-    """Whether flash-linear-attention refuses the chunked backward pass here (its issue 640)."""
+    """Return whether flash-linear-attention refuses the chunked backward pass on this GPU and
+    version of Triton (its issue 640).
+    """
     if not x.is_cuda or torch.cuda.get_device_capability(x.device)[0] != 9:
         return False
     version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("triton"))[:3]))

@@ -1,9 +1,12 @@
 """ssd in its chunked form: batched matrix products inside chunks and one short loop over chunks;
 differentiable.
 
-T tokens, S sequences, H heads, P head size, G groups, J = H/G heads per group, N state size, Q
-tokens per chunk, K chunks of all sequences together. Each sequence starts a new chunk; holes at its
-end have dt = 0 and change nothing.
+S  sequences      G  groups      J  heads of a group
+Q  tokens of a chunk             K  chunks of all sequences together
+In `einsum`, the letters are k chunk, g group, h head of the group, i and j tokens, n and p the
+numbers of a key and of a value.
+
+Each sequence starts a new chunk; holes at its end have dt = 0 and change nothing.
 
 Source: Dao and Gu 2024 (arXiv 2405.21060), section 6 (block decomposition).
 """

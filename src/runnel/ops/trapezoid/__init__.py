@@ -1,10 +1,19 @@
-"""The Mamba-3 recurrence (state space duality by the trapezoidal rule) over packed sequences."""
+"""The Mamba-3 recurrence (state space duality by the trapezoidal rule) over packed sequences.
+
+T  tokens of all sequences      S  sequences      H  heads
+R  pairs of an input and an output that a head has for each token (ranks)
+N  numbers of a key, k, and of a query, q         P  numbers of a value, v
+
+The implementations are `torch.py` in this folder and `ops/reference.py`; `ops/backend.py` chooses
+one.
+"""
 
 from torch import Tensor
 
 from runnel.ops.backend import implementation
 from runnel.ops.packed import boundaries
 
+# the matrix M (S, H, P, N), and k (S, H, R, N) and v (S, H, R, P) of the last token
 State = tuple[Tensor, Tensor, Tensor]
 
 
@@ -20,10 +29,12 @@ def trapezoid(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, State]:
-    """Run a state S with R inputs and R outputs per head and token.
+    """Run the recurrence. For each head, with its state, the matrix M (P, N):
 
-    With W_t = sum over r of v_tr k_tr^T and a_t = exp(dt_t A_t), per head:
-        S_t = a_t S_{t-1} + (1 - trap_t) dt_t a_t W_{t-1} + trap_t dt_t W_t      y_tr = S_t q_tr
+        W_t = sum over r of v_tr k_tr^T
+        a_t = exp(dt_t A_t)
+        M_t = a_t M_{t-1} + (1 - trap_t) dt_t a_t W_{t-1} + trap_t dt_t W_t
+        y_tr = M_t q_tr
 
     Args:
         q, k: (T, H, R, N) fp64, fp32 or bf16, after their rotation.
@@ -32,8 +43,7 @@ def trapezoid(
         A: (T, H), negative.
         trap: (T, H) from 0 to 1, the share of a token's own input; 1: Euler's rule, as in Mamba-2.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
-        state: (S (S, H, P, N), and k (S, H, R, N) and v (S, H, R, P) of the last token); None:
-            zeros.
+        state: `State`; None: zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`; there are no GPU kernels.
 
     Returns:

@@ -1,9 +1,12 @@
 """trapezoid in its chunked form: batched matrix products inside chunks and one short loop over
 chunks; differentiable.
 
-T tokens, S sequences, H heads, R inputs of a token, P head size, N state size, Q tokens per chunk,
-K chunks of all sequences together. Each sequence starts a new chunk; holes at its end have dt = 0
-and change nothing.
+T  tokens      S  sequences      H  heads      R  inputs of a head for each token
+P  numbers of a value            N  numbers of a key
+Q  tokens of a chunk             K  chunks of all sequences together
+In `einsum`, the letters are k chunk, i and j tokens, h head, r and s inputs, n and p as above.
+
+Each sequence starts a new chunk; holes at its end have dt = 0 and change nothing.
 
 A token's input enters the state twice, with its own token and with the next, and decays from its
 own token on. So later tokens see it with the sum of both weights, and it is one matrix product, as
@@ -16,7 +19,7 @@ from torch import Tensor
 from runnel.ops.packed import Grid, States, accumulation_dtype, last_tokens, power_of_two
 from runnel.ops.trapezoid import State
 
-CHUNK = 64  # divided by R
+CHUNK = 64  # tokens of a chunk times R
 
 
 def trapezoid_torch(
@@ -44,10 +47,12 @@ def trapezoid_torch(
     after[(cu[1:][filled] - 1).to(device)] = 0
     shapes = ((heads, size, width), (heads, rank, width), (heads, rank, size))
     zero = tuple(own.new_zeros(cu.numel() - 1, *shape) for shape in shapes)
-    S, key_before, value_before = zero if state is None else (part.to(dtype) for part in state)
-    share = again.new_zeros(S.shape[:2])  # what the first token gives to the token before
+    M, key_before, value_before = zero if state is None else (part.to(dtype) for part in state)
+    # The input of the last token before this call enters the state a second time now, with the
+    # weight `again` of the sequence's first token.
+    share = again.new_zeros(M.shape[:2])
     share[filled.to(device)] = again[cu[:-1][filled].to(device)]
-    S = S + share[..., None, None] * (value_before.transpose(2, 3) @ key_before)
+    M = M + share[..., None, None] * (value_before.transpose(2, 3) @ key_before)
     grid = Grid(cu, max(1, CHUNK // power_of_two(rank)), dtype, device)
     query = grid.put(q)
     key = grid.put(k)
@@ -77,7 +82,7 @@ def trapezoid_torch(
     def advance(index: Tensor, states: States) -> States:
         return (keep[index] * states[0] + added[index],)
 
-    (entering,), (end,) = grid.carry((S,), advance)
+    (entering,), (end,) = grid.carry((M,), advance)
     y = y + torch.einsum(
         "kihrn,khpn->kihrp", query * log_decay.exp().transpose(1, 2)[..., None, None], entering
     )

@@ -1,4 +1,11 @@
-"""The RWKV-7 recurrence (a generalized delta rule) over packed sequences."""
+"""The RWKV-7 recurrence (a generalized delta rule) over packed sequences.
+
+T  tokens of all sequences      S  sequences      H  heads
+K  numbers of a key             V  numbers of a value
+
+The implementations are `torch.py` and `gpu.py` in this folder and `ops/reference.py`;
+`ops/backend.py` chooses one. `lanes.py` has the loops of RWKV-7's fast step on the CPU.
+"""
 
 from torch import Tensor
 
@@ -18,8 +25,10 @@ def wkv7(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute S_t = diag(exp w_t) S_{t-1} + b_t (a_t^T S_{t-1}) + k_t v_t^T and o_t = S_t^T r_t,
-    per head; without scaling.
+    """Run the recurrence. For each head, with its state, the matrix M (K, V):
+
+        M_t = diag(exp w_t) M_{t-1} + b_t (a_t^T M_{t-1}) + k_t v_t^T
+        o_t = M_t^T r_t
 
     Args:
         r: (T, H, K), the receptance, which reads the state.
@@ -30,7 +39,7 @@ def wkv7(
             decay.
         b: (T, H, K), the removal key times its gate in RWKV-7.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
-        state: (S, H, K, V), keys first; None: zeros.
+        state: M of each sequence and head, (S, H, K, V); None: zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
@@ -38,8 +47,9 @@ def wkv7(
         Inputs are left unchanged.
 
     Source: Peng et al. 2025 (arXiv 2503.14456), the weighted key value state and its update.
-    Differs: the state of the paper and of the RWKV-LM code is the transpose, (V, K); w is the
-    logarithm of the decay itself, neither the argument of the decay's sigmoid nor log(-w).
+    Two conventions differ from the paper's and the RWKV-LM code's. Their state is the transpose,
+    (V, K). And w is here the logarithm of the decay itself, neither the argument of the decay's
+    sigmoid nor log(-w).
     """
     cu = boundaries(len(k), cu_seqlens, state, *k.shape[1:], v.shape[2])
     return implementation("wkv7", backend, v)(r, w, k, v, a, b, cu, state)

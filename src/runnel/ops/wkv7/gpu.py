@@ -1,13 +1,14 @@
 """wkv7 by flash-linear-attention's RWKV-7 kernels. Needs Triton and flash-linear-attention.
 
-T tokens, S sequences, H heads, K key size, V value size. Its state, w (the logarithm of the decay),
-a and b equal ours.
+S  sequences
+
+That package's state, w (the logarithm of the decay), a and b are those of `ops.wkv7`.
 
 Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32; it
 has no backward pass. Longer sequences, and inputs with gradients, use its chunked kernel, whose
-factors and states between chunks are bf16. It would multiply fp32 in tf32, which keeps 11 bits: so
-such fp32 inputs run in plain torch. Its gradient of w is wrong for decays far below RWKV-7's, whose
-w is above -0.607: by half of the largest at w = -150, on an H100.
+factors and states between chunks are bf16. The chunked kernel would multiply fp32 in tf32, which
+keeps 11 bits: so such fp32 inputs run in plain torch. Its gradient of w is wrong for decays far
+below RWKV-7's, whose w is above -0.607: at w = -150 by half of the largest gradient, on an H100.
 """
 
 from typing import Literal
@@ -20,7 +21,7 @@ from runnel.ops.triton_launch import wants_gradients, without_empty
 from runnel.ops.wkv7.torch import wkv7_torch
 
 _RECURRENT = 64  # tokens; about where chunks become faster
-_LEAST_VALUES = 16  # of the chunked kernel's backward pass
+_LEAST_VALUES = 16  # the smallest value size that the chunked kernel's backward pass compiles for
 
 
 def wkv7_gpu(
@@ -43,8 +44,8 @@ def wkv7_gpu(
         if state is None
         else state.float()
     )
-    left, cu, kept = without_empty(cu, start)
-    if not left.numel() or not v.numel():
+    filled, cu, kept = without_empty(cu, start)
+    if not filled.numel() or not v.numel():
         return v.clone(), start.clone()
     from fla.ops.rwkv7 import chunk_rwkv7, fused_recurrent_rwkv7
 
@@ -69,12 +70,13 @@ def wkv7_gpu(
         cu_seqlens=cu.to(v.device),
         **more,
     )
-    return o[0].to(v.dtype), start.index_copy(0, left.to(v.device), end.float())
+    return o[0].to(v.dtype), start.index_copy(0, filled.to(v.device), end.float())
 
 
 def _form(
     inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None
 ) -> Literal["recurrent", "chunk", "torch"]:
+    """Return which kernel runs, or "torch" for none; the module's docstring has the rules."""
     gradients = wants_gradients(*inputs, state)
     if not gradients and (cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT):
         return "recurrent"

@@ -1,13 +1,18 @@
-"""The inner loops of wkv7: a head's state stays in the first-level cache over many tokens, sixteen
-columns per vector.
+"""The inner loops of the fast step of RWKV-7 (`backbones/rwkv7/kernels.py`): a head's state stays
+in the first-level cache over many tokens.
 
-With S the state, keys first, d the decay and u = S^T a of the state before the token, a token
-computes S <- d S + b u^T + k v^T and o = S^T r. Columns of S are independent. So u, v, o and the
-next token's u stay in registers, and each row of S is read and written once: decayed, added to,
-multiplied with r, and multiplied with the next token's a.
+With S the state (keys, values), d the decay, and u = S^T a of the state before a token, the token
+computes
 
-A *block* is a tuple of vectors, neighboring columns of one row: four, or one where fewer columns
-remain.
+    S <- d S + b u^T + k v^T
+    o  = S^T r
+
+Columns of S are independent. So for some columns u, v, o and the next token's u stay in registers,
+and each row of S is read and written once: decayed, added to, multiplied with r, and multiplied
+with the next token's a.
+
+A *block* is a tuple of vectors of sixteen numbers, neighboring columns of one row: four vectors, or
+one where fewer columns remain.
 """
 
 import numpy as np
@@ -21,8 +26,8 @@ from numba.extending import intrinsic
 from runnel.ops.numba_math import SERIAL, Definition, Pointer, Vector, emitting
 from runnel.ops.simd import I64, LANES, build_fma, build_load, build_store, shift, splat
 
-# columns processed together: four vectors each of u, v, o and the next u, a row of S, and five
-# factors
+# Columns processed together. Registers then hold four vectors each of u, v, o, the next u and a row
+# of S, and five factors.
 BLOCK = 4 * LANES
 _ZERO = np.float32(0.0)
 Block = tuple[Vector, ...]
@@ -91,8 +96,8 @@ def _advance_block(
     out: Pointer,
     zero: Block,
 ) -> None:
-    """Run `advance` on the columns of a block, which the pointers S, v and out start with; zero: a
-    block of zeros.
+    """Run `advance` on the columns of one block: S, v and out point to its first column. `zero`: a
+    block of zeros, whose number of vectors is that of all blocks here.
     """
     u = zero
     for i in range(size):
@@ -127,13 +132,13 @@ def advance(
     size: int,
     out: Pointer,
 ) -> None:
-    """Move one head over `count` tokens.
+    """Move one head over `count` tokens. All arrays are fp32.
 
     Args:
-        S: (size, size) fp32, as all arrays, updated.
+        S: (size, size), updated.
         r, decay, k, v, a, b: (count, size); decay = exp(w).
-        count: tokens, at least 1.
-        size: of keys and values, a multiple of 16.
+        count: the number of tokens, at least 1.
+        size: numbers of a key and of a value, a multiple of 16.
         out: (count, size), filled with o.
     """
     zero = splat(_ZERO)

@@ -1,16 +1,21 @@
 """wkv7 in its chunked form: batched matrix products inside chunks and one short loop over chunks;
 differentiable.
 
-T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all
-sequences together, B = N H. Each sequence starts a new chunk; holes at its end are zeros, which
-change nothing.
+T  tokens      S  sequences      H  heads      K  numbers of a key      V  numbers of a value
+Q  tokens of a chunk             N  chunks of all sequences together    B  = N H
 
-With D(i, j) the decay between tokens j and i of a chunk, h the state before it and u_i = S_{i-1}^T
-    a_i: u_i = (a_i D(i-1, start))^T h + sum over j < i of (a_i D(i-1, j) b_j) u_j + (a_i D(i-1, j)
-    k_j) v_j o_i = (r_i D(i, start))^T h + sum over j <= i of (r_i D(i, j) b_j) u_j + (r_i D(i, j)
-    k_j) v_j
-The first is a unit triangular system in the rows u_i. Solving it for h's factor and for the rest
-makes the chunk affine in h.
+Each sequence starts a new chunk; holes at its end are zeros, which change nothing.
+
+With h the state before a chunk, M_i the state after its token i, D(i, j) the decay from token j to
+token i, and u_i = M_{i-1}^T a_i:
+
+    u_i = (a_i D(i-1, start))^T h
+          + sum over j < i of (a_i D(i-1, j) b_j) u_j + (a_i D(i-1, j) k_j) v_j
+    o_i = (r_i D(i, start))^T h
+          + sum over j <= i of (r_i D(i, j) b_j) u_j + (r_i D(i, j) k_j) v_j
+
+The first equation is a unit triangular system in the rows u_i. It is solved twice: for the factor
+of h, and for the rest. Then the outputs and the state after the chunk are affine in h.
 """
 
 import torch
@@ -18,8 +23,8 @@ from torch import Tensor
 
 from runnel.ops.packed import Grid, States, accumulation_dtype
 
-# a power of two. Each chunk has a (K, K) matrix, so shorter chunks cost memory; longer chunks do
-# more work inside.
+# Tokens of a chunk, a power of two. Each chunk has a (K, K) matrix, so shorter chunks cost memory;
+# longer chunks do more work inside.
 CHUNK = 32
 
 
@@ -53,9 +58,10 @@ def wkv7_torch(
     writers = torch.stack([put(b), put(k)], 1)
     mix, from_start, to_end, decay = _decayed_products(readers, writers, put(w))
 
-    # u = u_h h + u_0, likewise o, and the state after the chunk = keep h + added.
+    # Affine in the state h: u = u_h h + u_0, o = o_h h + o_0, state after the chunk = keep h +
+    # added.
     right = torch.cat([from_start[:, 0], mix[:, 0, 1] @ value], 2)
-    # the diagonal is not read
+    # `unitriangular` takes 1 for each number on the diagonal, whatever is stored there
     solved = torch.linalg.solve_triangular(-mix[:, 0, 0], right, upper=False, unitriangular=True)
     o_h, o_0 = (mix[:, 1, 0] @ solved).split([key_size, value_size], 2)
     o_h = o_h + from_start[:, 1]
@@ -87,10 +93,16 @@ def _decayed_products(
     from the boundary to the reader. So every exponent is a sum of log decays and never a
     difference: nothing overflows, and nothing cancels, whatever the decays.
 
-    readers (B, 2, Q, K) are a, which reads the state before its token's decay, and r, which reads
-    it after the token; writers are b and k; w (B, Q, K). Return mix (B, 2, 2, Q, Q), reader i
-    against writer j, zero where j > i, and for a also where j = i; readers decayed from the chunk's
-    start, writers decayed to its end, and the whole chunk's decay (B, K).
+    Args:
+        readers: (B, 2, Q, K): a, which reads the state before its token's decay, and r, which reads
+            it after its token.
+        writers: (B, 2, Q, K): b and k.
+        w: (B, Q, K), the logarithms of the decays.
+
+    Returns:
+        The products of reader i with writer j, (B, 2, 2, Q, Q), zero where j > i, and for a also
+        where j = i; the readers, decayed from the chunk's start; the writers, decayed to its end;
+        the decay of the whole chunk (B, K).
     """
     batch, _, chunk, _ = readers.shape
     at_token = (readers[:, 1:, None] * writers[:, None]).sum(-1)  # (B, 1, 2, Q)

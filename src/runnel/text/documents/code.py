@@ -11,8 +11,9 @@ import re
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, straighten
 
-# characters of a line in which a definition is looked for: generated code has lines of megabytes
-_LONGEST = 300
+# Characters at the start of a line in which a definition is looked for: generated code has lines of
+# megabytes.
+_SEARCHED = 300
 _BEFORE = (
     r"(?:(?:abstract|async|data|default|export|final|internal|local|open|override|partial|private"
     r"|protected|pub|pub\(\w+\)|public|sealed|static|unsafe)\s+)*"
@@ -28,32 +29,36 @@ _DEFINITION = re.compile(
     r"|(?:export\s+)?(?:const|let)\s+(?P<assigned>[\w$]+)"
     r"\s*=\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*=>|\w+\s*=>)"
 )
-# begins a line that may have the indentation of a definition and not end it
+# The beginning of a line that does not end a definition, although it is not indented more than the
+# definition's first line.
 _GOES_ON = re.compile(r"[)\]{}#@*]|//|/\*|end\b")
-_QUOTES = re.compile(r"\"{3}|'{3}")  # of a string of several lines
-# characters of statements after which the next one begins a block; twice, if it is indented
-_LONG = 200
+_QUOTES = re.compile(r"\"{3}|'{3}")  # around a string of several lines
+# Outside of definitions: once a block has this many characters, the next statement begins a new
+# block. Twice as many if that statement is indented.
+_BLOCK = 200
 
 
 def read_code(decoded: Decoded) -> DocumentText:
-    """Read source code: blocks begin at definitions, after them, and after blank lines; long
-    ones outside of definitions also at lines.
+    """Read source code. A block ends before a definition, after the last line of one, at a blank
+    line, and, outside of definitions, when it has become long.
     """
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
-    at = 0  # of the line
-    start = end = 0  # of the open block
-    quoted = False  # the line begins inside a string
+    at = 0  # where the line begins in `text`
+    start = end = 0  # of the open block, which is empty if both are equal
+    quoted = False  # the line begins inside a string of several lines
     for line in text.split("\n"):
         words = line.strip()
         first = at + len(line) - len(line.lstrip())
         indentation = len(line[: first - at].expandtabs())
-        definition = _DEFINITION.match(words[:_LONGEST])
-        begins = bool(words) and not _GOES_ON.match(words)
-        leaves = begins and canonical.deepest > indentation
-        long = end - start >= (2 * _LONG if indentation else _LONG)
-        next_one = begins and long and not (quoted or canonical.deepest)
-        if end > start and (definition or leaves or next_one or not words):
+        definition = _DEFINITION.match(words[:_SEARCHED])
+        starts = bool(words) and not _GOES_ON.match(words)  # the line starts a statement
+        # The heading of a definition has the level indentation + 1 (below). So a heading deeper
+        # than this line's indentation is of a definition indented as much or more: it ends here.
+        leaves = starts and canonical.deepest > indentation
+        is_long = end - start >= (2 * _BLOCK if indentation else _BLOCK)
+        cuts = starts and is_long and not (quoted or canonical.deepest)
+        if end > start and (definition or leaves or cuts or not words):
             canonical.mark(start, end, "code")
             start = end
         if leaves:

@@ -1,8 +1,14 @@
 """Read PDF: the text layer, page by page, with PDFium.
 
-Words become columns, paragraphs and tables by their places (`pdf_layout`), without running heads
-and page numbers (`pdf_running`); paragraphs of all pages become blocks (`pdf_parts`); outline
-entries become headings.
+    read_pdf      open the file and read its outline (a table of contents by page)
+    _read_parts   for each page: read its words, drawn lines and form fields (`_read_page`); remove
+                  running heads and page numbers (`pdf_running`); make columns, paragraphs and
+                  tables of the words by their places (`pdf_layout`, `pdf_grid`)
+    _build        over all pages: join paragraphs, find lists and headings (`pdf_parts`)
+    _Writer       write the parts as blocks, under the titles of the outline as headings
+
+A page has an index, from 0, in PDFium and in the dicts `outline`, `words`, `lines`, `fields` and
+`edges`. It has a number, from 1, in `PdfPart.page`, in warnings and for the reader.
 """
 
 from __future__ import annotations
@@ -35,26 +41,28 @@ if TYPE_CHECKING:
 
 _DAMAGED = "damaged, and could not be read"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
-_UNMAPPED_SHARE = 0.05
+_UNMAPPED_SHARE = 0.05  # of a document's characters; if more have no meaning, a warning says so
 _SHOWN = 12  # the most ranges of pages in a warning
-_ENTRIES = 3  # of an outline that has the document's headings, at least
-_PAGE_BYTES = 8  # a page takes more, even if it is blank and compressed
-# extra characters that a heading may have over its title in the outline: "Chapter 3: "
+_ENTRIES = 3  # an outline with fewer entries does not have the document's headings
+_PAGE_BYTES = 8  # of a file; each page takes more, even if it is blank and compressed
+# Characters that a heading on the page may have besides its title in the outline: "Chapter 3: "
 _NUMBERING = 12
 
 
 class _Entry(NamedTuple):
-    level: int
+    """An entry of the outline."""
+
+    level: int  # from 1
     title: str
 
 
 @dataclass(slots=True)
-class _Pages:
-    """What was found on the pages: page numbers, from 1, for the warnings."""
+class _Problems:
+    """The numbers, from 1, of pages that the warnings name."""
 
-    empty: list[int] = field(default_factory=list)
-    scanned: list[int] = field(default_factory=list)
-    faults: dict[str, list[int]] = field(default_factory=dict)  # by what is said of the pages
+    empty: list[int] = field(default_factory=list)  # pages without text
+    scanned: list[int] = field(default_factory=list)  # those of them with a picture
+    faults: dict[str, list[int]] = field(default_factory=dict)  # by the text of the warning
 
 
 @contextmanager
@@ -92,12 +100,12 @@ def read_pdf(
             )
         if document.get_formtype():
             document.init_forms()
-        pages = _Pages()
+        problems = _Problems()
         outline = _outline(document)
         return _build(
-            _read_parts(document, pages, outline, limits, recognized or {}),
+            _read_parts(document, problems, outline, limits, recognized or {}),
             outline,
-            pages,
+            problems,
             len(document),
             title=document.get_metadata_value("Title"),
             advice="scans need OCR (--ocr)" if recognized is None else "OCR found no text on them",
@@ -106,56 +114,58 @@ def read_pdf(
 
 def _read_parts(
     document: PdfDocument,
-    pages: _Pages,
+    problems: _Problems,
     outline: Mapping[int, Sequence[_Entry]],
     limits: Limits,
     recognized: Mapping[int, str],
 ) -> list[PdfPart]:
-    """Return the parts of all pages. A page is laid out when its next pages have been read, which
-    tell which of its lines run on all pages.
+    """Return the parts of all pages. Reading is `NEAR` pages ahead of laying out: which lines of a
+    page are running heads is known only from the pages before and after it.
     """
     from runnel.text.documents.pdf_grid import put_tables, take_tables  # imports numpy
 
     running = RunningLines(
-        {number: [entry.title for entry in entries] for number, entries in outline.items()}
+        {index: [entry.title for entry in entries] for index, entries in outline.items()}
     )
     laid_out: list[PdfPart] = []
     words: dict[int, list[Word]] = {}
-    lines: dict[int, list[Box]] = {}
+    lines: dict[int, list[Box]] = {}  # drawn lines, such as those of tables
     fields: dict[int, list[PdfPart]] = {}
-    edges: dict[int, Edges] = {}
+    edges: dict[int, Edges] = {}  # the first and last lines of text
     length = 0
     for ahead in range(len(document) + NEAR):
         if ahead < len(document):
             words[ahead], lines[ahead], fields[ahead] = _read_page(
-                document, ahead, pages, recognized
+                document, ahead, problems, recognized
             )
             edges[ahead] = edges_of(words[ahead])
             length += sum(len(word.text) + 1 for word in words[ahead])
             length += sum(len(part.text) for part in fields[ahead])
             limits.check(length, "unpacked_bytes", "the text of the PDF")
-        number = ahead - NEAR
-        if number < 0:
+        index = ahead - NEAR  # of the page to lay out
+        if index < 0:
             continue
-        left_out, (top, bottom) = running.find(number, edges)
-        body = [word for word in words.pop(number) if id(word) not in left_out]
-        body, tables = take_tables(body, lines.pop(number), number + 1)
-        page_parts = lay_out(body, number + 1)
+        left_out, (top, bottom) = running.find(index, edges)
+        body = [word for word in words.pop(index) if id(word) not in left_out]
+        body, tables = take_tables(body, lines.pop(index), index + 1)
+        page_parts = lay_out(body, index + 1)
         put_tables(page_parts, tables)
         mark_asides(page_parts)
         for part in page_parts:
             part.words = []  # those of all pages would fill the memory
-        others = _fill(page_parts, fields.pop(number))
+        others = _fill(page_parts, fields.pop(index))
         laid_out += [*top, *page_parts, *bottom, *others]
-        edges.pop(number - NEAR, None)
+        edges.pop(index - NEAR, None)
     running.drop_known(laid_out)
     return laid_out
 
 
 def _read_page(
-    document: PdfDocument, number: int, pages: _Pages, recognized: Mapping[int, str]
+    document: PdfDocument, index: int, problems: _Problems, recognized: Mapping[int, str]
 ) -> tuple[list[Word], list[Box], list[PdfPart]]:
-    """Return the words, the drawn lines and the filled fields of a page."""
+    """Return the words, the drawn lines and the filled fields of a page; add the page to
+    `problems`, if it has some.
+    """
     from pypdfium2 import PdfiumError, raw
 
     from runnel.text.documents.pdf_grid import drawn_lines  # imports numpy
@@ -164,27 +174,29 @@ def _read_page(
     lines: list[Box] = []
     fields: list[PdfPart] = []
     try:
-        with closing(document[number]) as page:
+        with closing(document[index]) as page:
             seen = words_of(page)
-            words = seen.words or words_of_text(recognized.get(number + 1, ""))
+            words = seen.words or words_of_text(recognized.get(index + 1, ""))
             lines = drawn_lines(page) if seen.words else []
             fields = [
-                PdfPart(number + 1, "paragraph", line, aside=True)
+                PdfPart(index + 1, "paragraph", line, aside=True)
                 for line in fields_of(document, page, seen.words)
             ]
             for fault in sorted(seen.faults):
-                pages.faults.setdefault(fault, []).append(number + 1)
+                problems.faults.setdefault(fault, []).append(index + 1)
             if not words and not fields:
-                pages.empty.append(number + 1)
+                problems.empty.append(index + 1)
                 if any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])):
-                    pages.scanned.append(number + 1)
+                    problems.scanned.append(index + 1)
     except PdfiumError:
-        pages.faults.setdefault(_DAMAGED, []).append(number + 1)
+        problems.faults.setdefault(_DAMAGED, []).append(index + 1)
     return words, lines, fields
 
 
 def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:
-    """Put filled fields in the places of parts that are only their labels; return the others."""
+    """Replace each part that is only the label of a filled field ("Name:") by the label with its
+    value; return the fields without such a part. The text of a field is "label: value".
+    """
     labels = {part.text.rstrip(" :"): part for part in reversed(parts) if part.text}
     others = []
     for filled in fields:
@@ -197,6 +209,7 @@ def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:
 
 
 def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
+    """Return the entries of the outline by the index of the page that they point to."""
     entries: dict[int, list[_Entry]] = {}
     for bookmark in document.get_toc():
         target = bookmark.get_dest()
@@ -210,17 +223,18 @@ def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
 def _build(
     parts: list[PdfPart],
     outline: Mapping[int, Sequence[_Entry]],
-    pages: _Pages,
+    problems: _Problems,
     count: int,
     *,
     title: str | None,
     advice: str,
 ) -> DocumentText:
-    damaged = len(pages.faults.get(_DAMAGED, ()))
-    if len(pages.empty) + damaged == count:
-        raise _without_text(count, damaged, pages.scanned)
+    """Return the document of these parts. `count`: its pages. `advice`: for scanned pages."""
+    damaged = len(problems.faults.get(_DAMAGED, ()))
+    if len(problems.empty) + damaged == count:
+        raise _without_text(count, damaged, problems.scanned)
     canonical = Canonical()
-    canonical.warnings += _warnings(pages, count, advice)
+    canonical.warnings += _warnings(problems, count, advice)
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)
@@ -236,7 +250,7 @@ def _build(
     for part in parts:
         writer.add(part)
     writer.close_table()
-    return canonical.finish("pdf", title=title, pages=count, scanned=tuple(pages.scanned))
+    return canonical.finish("pdf", title=title, pages=count, scanned=tuple(problems.scanned))
 
 
 class _Writer:
@@ -245,11 +259,11 @@ class _Writer:
     def __init__(self, canonical: Canonical, outline: Mapping[int, Sequence[_Entry]]) -> None:
         self.canonical = canonical
         self.outline = outline
-        self.page = 0
-        self.waiting: list[_Entry] = []  # titles of the page that were not found yet
-        self.before: PdfPart | None = None
-        self.table: Table | None = None
-        self.heads: list[list[str]] = []  # of the table
+        self.page = 0  # the number of the page being written; 0: none yet
+        self.waiting: list[_Entry] = []  # the page's entries whose titles were not found yet
+        self.before: PdfPart | None = None  # the part before
+        self.table: Table | None = None  # the open table, which the next page may continue
+        self.heads: list[list[str]] = []  # its first rows, which the next page may repeat
 
     def add(self, part: PdfPart) -> None:
         if part.page != self.page:
@@ -266,12 +280,14 @@ class _Writer:
         self.before = part
 
     def _turn_page(self, page: int) -> None:
-        for number in range(self.page, page):
-            if self.waiting or number in self.outline:
+        """Open the headings of the pages without parts, and go to a page, numbered from 1."""
+        # The number of the page before is the index of the page after it.
+        for index in range(self.page, page):
+            if self.waiting or index in self.outline:
                 self.close_table()
             for entry in self.waiting:  # not found on its page: it applies from the next page on
                 self.canonical.open_heading(entry.level, entry.title)
-            self.waiting = list(self.outline.get(number, ()))
+            self.waiting = list(self.outline.get(index, ()))
         self.page = page
         self.canonical.page = page
 
@@ -296,20 +312,22 @@ class _Writer:
             self.table = None
 
 
-def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
-    if pages.empty:
-        pictures = f", {len(pages.scanned):,} of them pictures: {advice}" if pages.scanned else ""
-        share = f"{len(pages.empty):,} of {count:,} pages"
-        yield f"{_pages(pages.empty)} without text ({share}{pictures})"
-    for fault, numbers in pages.faults.items():
-        yield f"{_pages(numbers)}: {fault}"
+def _warnings(problems: _Problems, count: int, advice: str) -> Iterator[str]:
+    if problems.empty:
+        scanned = len(problems.scanned)
+        pictures = f", {scanned:,} of them pictures: {advice}" if scanned else ""
+        share = f"{len(problems.empty):,} of {count:,} pages"
+        yield f"{_page_list(problems.empty)} without text ({share}{pictures})"
+    for fault, numbers in problems.faults.items():
+        yield f"{_page_list(numbers)}: {fault}"
 
 
 def _open_headings(
     canonical: Canonical, waiting: list[_Entry], paragraph: str
 ) -> tuple[str, list[_Entry]]:
-    """Open the entries up to the last whose title is in this paragraph; return its kind and the
-    other entries.
+    """Open headings for the waiting entries, up to the last one whose title is in this paragraph.
+    Return the paragraph's kind, "heading" if it has little more than that title, and the entries
+    that are still waiting.
     """
     flat = " ".join(paragraph.split()).lower()
     count = max(
@@ -338,7 +356,7 @@ def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:
     return ReadError(f"a PDF without text on its {pages:,} pages")
 
 
-def _pages(numbers: list[int]) -> str:
+def _page_list(numbers: list[int]) -> str:
     """Return page numbers as text: "page 3" or "pages 1-4, 7"."""
     runs = [
         [n for _, n in run]

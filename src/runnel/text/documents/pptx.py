@@ -30,10 +30,11 @@ _TITLES = ("title", "ctrTitle")
 # placeholders with the same content on every slide
 _REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")
 _SHAPES = ("sp", "graphicFrame", "cxnSp", "pic")
+# where a shape, a table or a group has its position and size
 _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
 _OFF = ("0", "false")
 _ON = ("1", "true")
-_MOST_NESTED = 20  # groups in groups that are read by their places
+_MOST_NESTED = 20  # levels of groups within groups; deeper shapes keep the order of the file
 
 
 class _Box(NamedTuple):
@@ -78,7 +79,7 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
     """Add the title of a slide, its shapes, its SmartArt and its notes."""
     shapes = _shapes(slide)
     title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
-    inside = Canonical()
+    inside = Canonical()  # only for the text of the title, without its blocks
     if title is not None:
         _read(inside, [title])
     canonical.add_slide(canonical.page or 0, inside.finish("pptx").text)
@@ -92,8 +93,8 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
 
 
 def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = None) -> None:
-    """Add the paragraphs and tables of shapes. `kind`: of all paragraphs (default: items in
-    placeholders of text, otherwise paragraphs).
+    """Add the paragraphs and tables of shapes. `kind`: the kind of all blocks (default: "item" for
+    the paragraphs of a text placeholder, "paragraph" for others).
     """
     flow = Flow()
     flow.page = canonical.page
@@ -146,7 +147,9 @@ def _placeholder(shape: Element) -> str | None:
 
 
 def _box(shape: Element) -> _Box | None:
-    """Return the box of a shape or a group, in the units of what it is in; None if it has none."""
+    """Return the box of a shape or a group, in the units of the slide or group that it is in; None
+    if the file gives it no place.
+    """
     frame = next((found for path in _FRAME if (found := shape.find(path)) is not None), None)
     corner = None if frame is None else frame.find("{*}off")
     size = None if frame is None else frame.find("{*}ext")
@@ -159,18 +162,21 @@ def _box(shape: Element) -> _Box | None:
 
 
 def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> list[Element]:
-    """Return the shapes of a slide or a group, from top to bottom, and those beside each other from
-    left to right. Those of a group follow each other. A shape without a place comes after the one
-    before it in the file. `unused`: ids of alternatives (default: those of the slide).
+    """Return the shapes of a slide or a group in reading order: rows from top to bottom, in a row
+    columns from left to right, in a column from top to bottom.
+
+    The shapes of a group stay together. A shape without a place gets the place of the shape before
+    it in the file. A file may store a shape in several forms for different programs (alternatives);
+    `unused` has the ids of the forms that are not shown (default: they are looked for).
     """
     if depth > _MOST_NESTED:
         return [element for element in part.iter() if tag(element) in _SHAPES]
     unused = unused_alternatives(part) if unused is None else unused
     placed: list[tuple[_Box, list[Element]]] = []
     last = _Box(0, 0, 0, 0)
-    left = list(reversed(part))
-    while left:
-        element = left.pop()
+    waiting = list(reversed(part))  # elements to visit; the next one is at the end
+    while waiting:
+        element = waiting.pop()
         if id(element) in unused or _placeholder(element) in _REPEATED:
             continue
         if tag(element) in (*_SHAPES, "grpSp"):
@@ -178,30 +184,32 @@ def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> li
             of_group = _shapes(element, unused, depth + 1) if tag(element) == "grpSp" else []
             placed.append((last, of_group or [element]))
         else:
-            left += reversed(element)
+            waiting += reversed(element)
     return [
         shape
-        for row in _runs(placed, lambda box: box.y, lambda box: box.height)
-        for column in _runs(row, lambda box: box.x, lambda box: box.width)
+        for row in _strips(placed, lambda box: box.y, lambda box: box.height)
+        for column in _strips(row, lambda box: box.x, lambda box: box.width)
         for _, shapes in sorted(column, key=lambda pair: pair[0].y)
         for shape in shapes
     ]
 
 
-def _runs(
+def _strips(
     placed: Sequence[tuple[_Box, list[Element]]],
     start: Callable[[_Box], int],
     size: Callable[[_Box], int],
 ) -> Iterator[list[tuple[_Box, list[Element]]]]:
-    """Yield boxes in order along an axis, with the boxes that begin before their middle."""
-    run: list[tuple[_Box, list[Element]]] = []
-    end = -math.inf
+    """Sort boxes into rows (by y and height) or columns (by x and width), and yield each. A row has
+    its first box, and the boxes that begin before the middle of that first box.
+    """
+    strip: list[tuple[_Box, list[Element]]] = []
+    middle = -math.inf  # of the first box of the strip
     for box, shapes in sorted(placed, key=lambda pair: start(pair[0])):
-        if run and start(box) > end:
-            yield run
-            run = []
-        if not run:
-            end = start(box) + size(box) / 2
-        run.append((box, shapes))
-    if run:
-        yield run
+        if strip and start(box) > middle:
+            yield strip
+            strip = []
+        if not strip:
+            middle = start(box) + size(box) / 2
+        strip.append((box, shapes))
+    if strip:
+        yield strip

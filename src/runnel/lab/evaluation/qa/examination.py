@@ -4,8 +4,9 @@ In order: `plan_reading` decides what is read for a question, `find_material` fi
 language models answer from it and judge the answers, and `_save_all` writes the scores.
 
 For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scores in SET.json and
-SET.queries.jsonl, and of model "copied" SET.evidence.jsonl for `runnel lab evaluate`; for all of
-them qa.json, and replies.sqlite: none is paid for twice.
+SET.queries.jsonl, and for the model "copied" SET.evidence.jsonl, a task for `runnel lab evaluate`.
+For all sets together it has qa.json, and replies.sqlite, the replies of the language models, so
+that none is paid for twice.
 """
 
 import json
@@ -25,7 +26,7 @@ from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.asking import fit
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.jobs.progress import notify, open_progress
-from runnel.jobs.runs import Rows, resumed_rows
+from runnel.jobs.runs import Work, resumed_rows
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
@@ -62,7 +63,7 @@ or a language model first copies the sentences that matter from each window, and
 
 
 class Material(NamedTuple):
-    """What a language model reads for a question."""
+    """The texts that a language model reads for a question."""
 
     question: QaQuestion
     tokens: int  # of its document
@@ -72,8 +73,8 @@ class Material(NamedTuple):
 def by_retrieval(
     score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer
 ) -> ChooseParts:
-    """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most
-    `max_tokens` tokens together.
+    """Return a function that chooses the `top_k` best sentences or chunks of a document, or fewer:
+    best first, as many as have at most `max_tokens` tokens together.
     """
 
     def choose(question: str, document: QaDocument) -> DocumentParts:
@@ -89,7 +90,9 @@ def by_retrieval(
 
 
 def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> ChooseParts:
-    """Read the whole document, in windows of whole sentences of at most `size` tokens."""
+    """Return a function that takes the whole document, in windows of whole sentences of at most
+    `size` tokens.
+    """
 
     @lru_cache(maxsize=1)
     def cut(document: str) -> DocumentParts:
@@ -100,7 +103,7 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> ChooseParts:
 
 
 def merge(document: str, spans: Iterable[Span]) -> list[Span]:
-    """Return spans in document order; overlapping ones and those with only white space between them
+    """Return spans in document order. Spans that overlap, or have only white space between them,
     are joined.
     """
     merged: list[Span] = []
@@ -116,16 +119,15 @@ def join(document: str, spans: Iterable[Span]) -> str:
     """Return the text of spans in document order, with `GAP` in a line of its own where text is
     left out between them.
 
-    Source: paper E, section 3, and the authors' code. Differs: gaps are marked; there they are line
-        ends, as in the document.
+    Source: paper E, section 3 (docs/papers.md), and its authors' code, which does not mark gaps.
     """
     texts = (document[start:end].strip() for start, end in merge(document, spans))
     return f"\n{GAP}\n".join(text for text in texts if text)
 
 
 def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
-    """Return where copied lines first occur, in document order; a line that is not in the document
-    has no place.
+    """Return the spans where copied lines first occur, in document order. Lines that are not in the
+    document are left out.
     """
     matches = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
     return tuple(sorted({match.span() for match in matches if match}))
@@ -133,18 +135,18 @@ def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
 
 @dataclass(frozen=True)
 class ReadingPlan:
-    """What is read for a question, and how it is used."""
+    """How the material for a question is found, and how it is used."""
 
     way: Way
-    # what that depends on, besides the questions and the weights of the model
+    # everything that the material depends on, except the questions and the weights of the model
     settings: Mapping[str, object]
-    window: tuple[int, int] | None  # its tokens and stride; None: documents are read whole
-    system: System | None = None  # what retrieves excerpts; None: windows are read
-    top_k: int = 0  # excerpts
-    context_tokens: int | None = None  # the most of the excerpts together
+    window: tuple[int, int] | None  # tokens of a window and stride; None: documents are read whole
+    system: System | None = None  # retrieves excerpts; None: windows are read
+    top_k: int = 0  # the number of excerpts
+    context_tokens: int | None = None  # the most tokens of the excerpts together
 
     def load(self, tokenizer: Tokenizer) -> tuple[ChooseParts, str | None]:
-        """Return what chooses the parts to read, and the fingerprint of its model."""
+        """Return the function that chooses the parts to read, and the fingerprint of its model."""
         if self.system is None:
             assert self.window is not None
             return by_windows(tokenizer, *self.window), None
@@ -152,7 +154,7 @@ class ReadingPlan:
         return by_retrieval(score, self.top_k, self.context_tokens, tokenizer), fingerprint
 
 
-# to read, and tokens of a window, as in paper E
+# sentences to read, and tokens of a window, as in paper E (docs/papers.md)
 SENTENCES = 50
 CHUNKS = 5
 WINDOW = 120_000
@@ -161,7 +163,7 @@ WINDOW = 120_000
 def plan_reading(
     model: str, *, how: How | None = None, dtype: str = "auto", **options: Any
 ) -> ReadingPlan:
-    """Return what is read, from options of `runnel lab qa`. Raises InputError for one without
+    """Return the plan for options of `runnel lab qa`. Raises InputError for an option without
     effect on what the model reads.
     """
     # 1. what the model does
@@ -187,7 +189,8 @@ def plan_reading(
             "context_tokens": None,
         }
         limits |= given.take("top_k", "context_tokens")
-        # of a recurrent model; without windows it reads documents whole, pieces always
+        # Only a recurrent model has windows; without them it reads documents whole. Pieces
+        # (`context`) are always read one by one.
         has_windows = kind == "sentences" and context is None and "window_tokens" in given.given
         read = _window(given) if has_windows else None
         system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
@@ -209,10 +212,10 @@ def _window(given: Options) -> tuple[int, int]:
 
 def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
     """Return a set with `limit` of its questions, drawn at random, in their order, and with a note
-    of that; None: all.
+    that says so; None: all questions.
 
-    Source: paper E draws 200 questions of larger sets (table 8). Another `limit` draws more or
-        fewer of the same.
+    Source: paper E draws 200 questions from larger sets (docs/papers.md, E, table 8). A smaller
+    `limit` draws some of the questions that a larger one draws.
     """
     count = len(data.questions)
     if limit is None or limit >= count:
@@ -225,15 +228,17 @@ def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
 
 
 def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
-    """Return what is read for each question, written to OUT unless it is there."""
-    # counts for every system, so that lengths are comparable
+    """Return the material for each question. It is written to OUT; what OUT already has is not made
+    again.
+    """
+    # One tokenizer counts tokens for every system, so that lengths are comparable.
     tokenizer = read_tokenizer(BUILT_IN["pocket"])
 
     @lru_cache(maxsize=1)  # several questions in a row are about a document
     def count(document: str) -> int:
         return len(tokenizer.encode(document))
 
-    def load() -> Rows[QaQuestion]:
+    def load() -> Work[QaQuestion]:
         choose, fingerprint = plan.load(tokenizer)
 
         def row_of(question: QaQuestion) -> dict[str, object]:
@@ -241,7 +246,7 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
             parts = choose(question.question, document)
             return {"id": question.id, "tokens": count(document.text), "parts": parts}
 
-        return data.questions, row_of, fingerprint
+        return Work(data.questions, row_of, fingerprint)
 
     questions = ([item.id, item.document, item.question] for item in data.questions)
     documents = ([item.id, item.text, item.sentences] for item in data.documents.values())
@@ -250,7 +255,8 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
     return [Material(question, row["tokens"], row["parts"]) for question, row in pairs]
 
 
-COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
+# The most tokens that may be copied: about as many as 50 sentences have (docs/papers.md, E).
+COPIED = 2000
 
 
 @dataclass(frozen=True)
@@ -260,8 +266,9 @@ class Exam:
     inquiry: Inquiry
     judge: LanguageModelClient
     way: Way = "excerpts"
-    answer_tokens: int = 2000  # the most of a reply with an answer
-    prompts: Mapping[str, str] = field(default_factory=lambda: judging.PROMPTS)  # of the judge
+    answer_tokens: int = 2000  # the most tokens of a reply with an answer
+    # the judge's prompts
+    prompts: Mapping[str, str] = field(default_factory=lambda: judging.PROMPTS)
 
     def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
         for (question, tokens, _), outcome in self.inquiry.run(
@@ -373,8 +380,8 @@ def examine(
     threads: int = 8,
     **reading: Any,
 ) -> dict[str, Any]:
-    """Let a language model answer the questions of sets from what a model retrieves; return the
-    report, which is also in `out`.
+    """Let a language model answer the questions of sets from the texts that a model retrieves;
+    return the report, which is also in `out`.
 
     The arguments are those of `runnel lab qa`: `endpoint` is the language model that answers, and
     `judge` the one that judges (None: the same); `labels` are rows of SET.answers.jsonl with a
@@ -405,8 +412,8 @@ def examine(
 def _examine(
     exam: Exam, sets: Iterable[QaSet], plan: ReadingPlan, out: Path, part: str
 ) -> dict[str, _SetResult]:
-    """Return the outcomes of all sets by their names, or of a part of each that is named; they are
-    also written to OUT.
+    """Return the outcomes of the questions by set, or by a part of a set that has a name of its
+    own; they are also written to OUT.
     """
     results: dict[str, _SetResult] = {}
     for data in sets:
@@ -491,7 +498,7 @@ def _save_all(
 def _agreement(
     results: Mapping[str, _SetResult], labels: Mapping[AnswerKey, bool]
 ) -> dict[str, Any] | None:
-    """Return how the judge agrees with labels; None: none is of an answer here."""
+    """Return how the judge agrees with people's labels; None if no label is of an answer here."""
     judged = {
         (name, outcome.question, outcome.answer): outcome.correct
         for name, (_, outcomes) in results.items()

@@ -1,4 +1,4 @@
-"""Read the values of a large JSON file one by one: no more than one of them, and the text around
+"""Read the values of a large JSON file one by one. Only one value at a time, and the text around
 it, is in memory.
 """
 
@@ -13,7 +13,7 @@ from runnel.errors import InputError, ReadError, damage_in
 from runnel.files import open_bytes
 from runnel.text.lines import DAMAGED, unpacked
 
-_CHARS = 1 << 20  # read at once; doubled while a value is longer
+_CHARS = 1 << 20  # characters read at once; doubled while a value is longer
 _SPACE = " \t\r\n"
 
 
@@ -47,7 +47,8 @@ class _Reader:
         self._file = file
         self._path = path
         self._decode = json.JSONDecoder().raw_decode
-        # what was read, the place in it, and the characters before it
+        # the text that was read, the place in it, and the number of characters read and dropped
+        # before
         self._text, self._at, self._before = "", 0, 0
 
     def _error(self, reason: str) -> ReadError:
@@ -85,6 +86,8 @@ class _Reader:
     def expect(self, expected: str) -> str:
         """Return the next character, which must be one of these; "": the file must end."""
         found = self._peek()
+        # At the end of the file `found` is "", which is `in` every string: the second condition
+        # refuses an end that is not expected, and more text where the end is.
         if found not in expected or bool(found) != bool(expected):
             raise self._error(
                 f"expected {' or '.join(expected) or 'the end of the file'}, got"
@@ -103,7 +106,7 @@ class _Reader:
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
-                # at the end of what was read, a number may go on
+                # A number at the end of the text that was read may have more digits.
                 if end < len(self._text) or not self._more(size):
                     self._at = end
                     return value
@@ -113,7 +116,7 @@ class _Reader:
             size *= 2
 
     def _more(self, size: int) -> bool:
-        """Read on; what is before the place is forgotten."""
+        """Read more text, and drop the text before the place; return False if there is none."""
         with damage_in(self._path, *DAMAGED, UnicodeDecodeError):
             new = self._file.read(size)
         if new:

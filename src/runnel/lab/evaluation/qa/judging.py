@@ -1,10 +1,12 @@
-"""Answers in replies, judgments of them by a language model, with their agreement with labels by
-people, and the scores of answers: accuracy by a judge, token F1, and their means over questions,
-sets, categories and lengths.
+"""Find the answers in replies, let a language model judge them, and compute scores.
 
-`text.dialogue` has the questions about documents. Source: paper E, appendix C, for the rules of the
-judge, which gets a prompt of its own for multiple-choice questions. Differs: the wording is our
-own, and one wording serves every language model.
+In this order: the prompts of the judge and the reading of its replies; how a judge agrees with
+labels by people (`agreement`); the scores of answers, accuracy by a judge and token F1, with their
+means over questions, sets, categories and lengths.
+
+`text.dialogue` has the prompts for questions about documents. The rules of the judge are those of
+paper E, appendix C (docs/papers.md), which has a prompt of its own for multiple-choice questions;
+the wording is our own, and the same for every language model.
 """
 
 import re
@@ -25,7 +27,8 @@ from runnel.lab.evaluation.qa.loading import Category
 from runnel.text.dialogue import Message, messages
 from runnel.text.lines import read_json
 
-# versions of the wording, also in `text.dialogue`, and of the reading: change them with either
+# Versions of the prompts, here and in `text.dialogue`, and of the way replies are read. A stored
+# reply is used again only if its version is the same: change it with either.
 ANSWERS, JUDGMENTS, COPIES = "qa-answers-2", "qa-judgments-1", "qa-copies-1"
 
 _JUDGE = """\
@@ -69,7 +72,7 @@ _ANSWER_MARK = re.compile(r"[*_#]*\bANSWER[*_]*\s*:+[*_]*")
 _BOLD = re.compile(r"\*\*(.+?)\*\*")
 _DECISION_MARK = re.compile(r"\bDECISION[*_]*\s*:+", re.IGNORECASE)
 _VERDICT = re.compile(r"[\s*_\"'“‘(\[]*(YES|NO)\b(?!\s*(?:/|or\b|and\b))", re.IGNORECASE)
-JUDGE_TOKENS = 1000  # the most of a reply
+JUDGE_TOKENS = 1000  # the most tokens of a judge's reply
 
 Verdict = bool | None
 """Whether an answer is right; None: the judgment cannot be read."""
@@ -118,10 +121,10 @@ def ask_judgment(
 
 
 def read_answer(reply: Reply) -> str | None:
-    """Return the first line after the last ANSWER: of a reply, or all of it if it has none; None:
-    no text, or cut before it.
+    """Return the answer in a reply: the first line after its last "ANSWER:", or without one the
+    whole reply. None: the reply is empty, or was cut before its answer.
 
-    Source: the code of paper E's authors, for the first line.
+    Source: the code of paper E's authors takes the first line.
     """
     marks = list(_ANSWER_MARK.finditer(reply.text))
     if not marks and reply.finish == "length":
@@ -131,13 +134,13 @@ def read_answer(reply: Reply) -> str | None:
 
 
 def has_mark(reply: Reply) -> bool:
-    """Return whether a reply says where its answer begins."""
+    """Return whether a reply marks the beginning of its answer."""
     return _ANSWER_MARK.search(reply.text) is not None
 
 
 def read_verdict(reply: Reply) -> bool | None:
-    """Return whether a judge decided YES or NO after its last DECISION:. None: neither, both, or
-    the reply was cut.
+    """Return whether a judge wrote YES (True) or NO (False) after its last "DECISION:". None: it
+    wrote neither or both, or the reply was cut.
     """
     marks = list(_DECISION_MARK.finditer(reply.text))
     if not marks or reply.finish == "length":
@@ -152,7 +155,7 @@ def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any
 
     A verdict that cannot be read agrees with no label.
 
-    Source: paper E, section 5.3, which gives macro F1.
+    Source: paper E, section 5.3 (docs/papers.md), which reports macro F1.
     """
     pairs = list(zip(right, judged, strict=True))
     f1 = {}
@@ -172,23 +175,25 @@ def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any
     }
 
 
-LENGTHS = (4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000)  # tokens of a document
-_RESAMPLED = 4000  # of an interval
+# tokens of a document: the bounds of groups of questions
+LENGTHS = (4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000)
+_RESAMPLED = 4000  # samples of the bootstrap of an interval
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a question, which is named by its id."""
+    """The answer to a question, named by its id, and its scores."""
 
     question: str
-    category: Category | None  # of its document
-    tokens: int  # of its document
+    category: Category | None  # the category of its document
+    tokens: int  # the tokens of its document
     answered: bool = False  # a question to which the language models did not reply has no score
     answer: str | None = None  # None: none was found in the replies, which counts as wrong
     verdicts: tuple[Verdict, ...] = ()  # one for each true answer
-    # any verdict is yes; None: none is, and one could not be read, or the question is not answered
+    # True if a verdict is yes. None if no verdict is yes and one could not be read, or the question
+    # was not answered.
     correct: Verdict = None
     f1: float | None = None  # None for multiple-choice questions and those not answered
     # characters that the language model copied before it answered
@@ -259,8 +264,8 @@ def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def mean_of_sets(sets: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
-    """Return the means over sets, each set alike; those without a score are
-    left out of that score.
+    """Return the means over sets, in which each set weighs the same. A set without a score is left
+    out of that score's mean.
     """
     verdicts = [
         [outcome.correct for outcome in outcomes if outcome.correct is not None]
@@ -278,8 +283,8 @@ def _mean_of_means(sets: Sequence[Sequence[float]]) -> float | None:
 
 
 def interval(sets: Sequence[Sequence[bool]], seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean over sets of the share of right answers;
-    resampled sets are binomial.
+    """Return the 95 % bootstrap interval of the mean over sets of the share of right answers. The
+    number of right answers of a resampled set is drawn from a binomial distribution.
     """
     rng = np.random.default_rng(seed)
     shares = [

@@ -1,10 +1,17 @@
-"""Question answering sets in downloaded files: the 41 of paper E as their authors publish them, its
-released file, a user's own.
+"""Read question answering sets from files: the 41 sets of paper E (docs/papers.md) as their authors
+publish them, the file that paper E's authors released, or a user's own file.
 
-`sets.tsv` has paper E's name of each set, its suite and task there, its categories, whether it is
-multiple-choice, and the number of its questions. A suite whose rows are no plain questions has a
-function that makes rows with the fields of a user's file; in them "written" are choices that are in
-the question already. What published files have wrong is counted and left out.
+    read_qa_sets   the sets of a folder or file: `_find_files` and `_read_set` for the sets of paper
+                   E, `_read_own` for a user's file, `_read_released` for the released one
+    layouts        for a suite whose rows are not plain questions, a function that makes rows with
+                   the fields of a user's file of them: `_infinitebench`, `_leval`, `_bamboo`,
+                   `_muld`, `_elitr`
+    _build         rows -> a `QaSet`
+
+`sets.tsv` has paper E's name of each set, its suite and its task there, its categories, whether it
+is multiple-choice, and the number of its questions. In the rows that a layout makes, "written" are
+choices that the question already has in its text. Wrong rows of published files are counted and
+left out.
 
 Source: paper E, tables 7 and 8; its released code (rag_pipeline/evaluation.py) names the
 multiple-choice sets. The category of ELITR_Bench_QA is unreadable in our copy of table 8; it is
@@ -49,7 +56,7 @@ class QaDocument:
 
     id: str  # unique in its set
     text: str  # never cut
-    # [start, end) character spans that tile the text, if the data has them
+    # [start, end) character spans that tile the text, if the data has such spans
     sentences: tuple[tuple[int, int], ...] = ()
 
 
@@ -59,14 +66,14 @@ class QaQuestion:
 
     id: str  # unique in its set
     document: str
-    # as a generator is to read it; with the choices in it if the question is multiple-choice
+    # the text that a language model reads, with the choices in it if it is multiple-choice
     question: str
-    # each is sufficient; of a multiple-choice question: the right choice as it is in `question`
+    # Each of them is right. For a multiple-choice question, the right choice, as `question` has it.
     answers: tuple[str, ...]
-    # as in `question`; (): free-form, or the data has the options only within the question
+    # the choices as `question` has them; (): free-form, or the data has them only in the question
     choices: tuple[str, ...] = ()
-    answer_type: AnswerType = "sentence"  # how long an answer is asked for
-    category: Category | None = None  # of its document; None: the data does not say
+    answer_type: AnswerType = "sentence"  # how long the answer should be
+    category: Category | None = None  # the category of its document; None: the data has none
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,22 +82,23 @@ class QaSet:
     once.
     """
 
-    name: str  # paper E's, or that of a user's file
-    documents: Mapping[str, QaDocument]  # by id, of all questions
-    # in the order of the data; one at least, each with an id of its own
+    name: str  # paper E's name, or the name of a user's file
+    documents: Mapping[str, QaDocument]  # the documents of all questions, by id
+    # at least one, in the order of the data; no two have the same id
     questions: tuple[QaQuestion, ...]
-    multiple_choice: bool = False  # all questions are: judged as such, and without token F1
+    # all questions are multiple-choice: they are judged as such, and have no token F1
+    multiple_choice: bool = False
     suite: str = ""  # the benchmark that the set is from; "": none
-    license: str = ""  # of the data; "": unknown
-    notes: tuple[str, ...] = ()  # what differs from the set in the paper, for the user to know
+    license: str = ""  # the license of the data; "": unknown
+    notes: tuple[str, ...] = ()  # differences from the set in the paper, in words, for the user
 
     def __post_init__(self) -> None:
         by_id(self.questions, f"the questions of {self.name}")
 
 
 class Fields(NamedTuple):
-    """The names of a question's values in a row; the defaults are those of a user's file, which
-    layouts make.
+    """The names of a question's values in a row. The defaults are the names in a user's file, and
+    in the rows that layouts make.
     """
 
     document: str = "document"
@@ -101,8 +109,8 @@ class Fields(NamedTuple):
 
 
 class SetFacts(NamedTuple):
-    """What is known of a set before it is read; `name` is paper E's or that of a user's file,
-    `points` paper E's questions.
+    """The facts about a set that are known before it is read. `name` is paper E's name or the name
+    of a user's file, `points` the number of paper E's questions.
     """
 
     name: str
@@ -120,13 +128,13 @@ class Suite(NamedTuple):
     """A benchmark that sets are from."""
 
     source: str  # its data set on the hub, or its repository
-    license: str  # of its data, as its authors state it; "" if they state none
+    license: str  # the license that its authors state for the data; "" if they state none
     fields: Fields = Fields()
     # ends of paths, in any case, without .gz and .zst
     files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
     layout: RowLayout | None = None  # makes plain questions of rows; the folder holds further files
-    # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an
-    # object
+    # Where a file has the rows. None: jsonl or parquet; "": parquet, or a list in JSON; another
+    # text: the list of this name in a JSON object.
     rows: str | None = None
 
 
@@ -134,7 +142,7 @@ _MASKED = (
     "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with"
     " the name before the colon."
 )
-# have documents twice; paper E counts 130 and 161 questions, without repetitions
+# These sets have documents twice. Paper E counts 130 and 161 questions, without repetitions.
 _TWICE = ("legal_contract_qa", "scientific_qa")
 _CHOICE = re.compile(r"^[ \t]*\(?([A-Z])[.):]", re.MULTILINE)
 _LETTERS = re.compile(r"\s*\(?([A-Z]+)(?:[.):\s]|\Z)")
@@ -145,8 +153,8 @@ _ASKED = re.compile(r"\s*([^?\n]{1,300}\?)\s*(.*)", re.DOTALL)
 def _infinitebench(
     rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
 ) -> Iterator[Row]:
-    """The right option may be followed by its letter; a question about a masked name may be
-    missing.
+    """Make plain questions of InfiniteBench's rows. The right option may be followed by its letter;
+    a question about a masked name may be missing.
     """
     for where, row in rows:
         if about.multiple_choice:
@@ -157,8 +165,8 @@ def _infinitebench(
 
 
 def _leval(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """A row is a document with its "instructions" and "outputs". A right choice is a letter,
-    letters ("BD") or the choice.
+    """Make plain questions of L-Eval's rows: each is a document with its "instructions" and
+    "outputs". A right choice is a letter, letters ("BD") or the choice itself.
     """
     seen: set[tuple[str, str, str]] = set()
     for number, (where, row) in enumerate(rows, start=1):
@@ -210,8 +218,8 @@ def _choices(question: str) -> dict[str, str]:
 
 
 def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """Numbers in documents (altqa), the last speaker of a meeting (meetingpred; the question is
-    ours), or damaged options.
+    """Make plain questions of BAMBOO's rows: about numbers in documents (altqa), about the last
+    speaker of a meeting (meetingpred; the wording of the question is ours), or with options.
     """
     for number, (where, row) in enumerate(rows, start=1):
         content = text_of(row, "content", where)
@@ -258,8 +266,8 @@ def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, 
 
 
 def _muld(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """A text is the question, up to its question mark, and the script. The classes of all rows are
-    the choices.
+    """Make plain questions of MuLD's rows: a text is the question, up to its question mark, and
+    then the script. The classes of all rows are the choices.
     """
     texts = [
         (where, text_of(row, "input", where), texts_of(row, "output", where)) for where, row in rows
@@ -283,14 +291,14 @@ class _Meeting:
 
 
 def _elitr(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """Transcripts are those of the ELITR Minuting Corpus: MEETING.txt, or the first
-    MEETING/transcript_MAN*.txt.
+    """Make plain questions of ELITR-Bench's rows. The transcripts come from the ELITR Minuting
+    Corpus: MEETING.txt, or the first MEETING/transcript_MAN*.txt.
     """
     for where, row in rows:
         meeting = read_row(_Meeting, row, where)
         name = meeting.id
         paths: list[Path] = []
-        if re.fullmatch(r"\w[\w.-]*", name):  # it becomes a part of a path
+        if re.fullmatch(r"\w[\w.-]*", name):  # because it becomes a part of a path
             paths = sorted(folder.rglob(f"{name}.txt"))
             paths = paths or sorted(folder.rglob(f"{name}/transcript_MAN*.txt"))
         if not paths:
@@ -432,8 +440,8 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _is_of(path: Path, about: SetFacts) -> bool:
-    """Return whether a file is of a set, by its path alone. Links are not resolved: the hub's cache
-    consists of them.
+    """Return whether a file belongs to a set, by its path alone. Links are not followed: the hub's
+    cache consists of links to files with other names.
     """
     name = PurePosixPath((path.absolute().parent / _plain_name(path)).as_posix().lower())
     return any(
