@@ -64,8 +64,7 @@ def mark_pair(
 
     `document` has distinct, sorted ids.
     """
-    assert model.features is not None
-    idf = model.features.static_idf
+    idf = model.idf
     marks = np.zeros((len(ids), MARKS), dtype=np.float32)
     marks[start : start + len(query)] = mark(query, document, idf, MARK_QUERY)
     terms, first = np.unique(query, return_index=True)

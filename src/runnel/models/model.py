@@ -54,6 +54,7 @@ class Model(ABC):
     # what reads need of the heads, see `_derive`
     features: Any = field(init=False)
     weight: Array = field(init=False)
+    idf: np.ndarray = field(init=False)
     mark_vectors: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +63,8 @@ class Model(ABC):
     @abstractmethod
     def _derive(self) -> None:
         """Set what reads need of the heads: `features` (`TokenFeatures`, or None), `weight` (V,)
-        of tokens in means, and `mark_vectors` (K, D), or None.
+        of tokens in means, their static `idf` (V,), none without features, and `mark_vectors`
+        (K, D), or None.
         """
 
     @abstractmethod
@@ -113,8 +115,7 @@ class Model(ABC):
     @cached_property
     def words(self) -> WordTable:
         """The words of the vocabulary; the model needs token features."""
-        assert self.features is not None
-        return word_table(self.tokenizer.vocabulary, self.features.static_idf)
+        return word_table(self.tokenizer.vocabulary, self.idf)
 
     @property
     def finds_sentences(self) -> bool:

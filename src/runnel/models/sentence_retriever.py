@@ -240,7 +240,7 @@ class SentenceRetriever:
         """
         if self._judging is None or scored.first is None:
             return 0.0
-        return self._judging.nearness(scored.first)
+        return self._judging.head.nearness(scored.first.facts)
 
     def first_look(
         self,

@@ -36,6 +36,7 @@ from runnel.ops.numba_math import StepMemory, flat_rows, parallel
 from runnel.ops.simd import NATIVE_BF16
 
 Dtype = Literal["float32", "bfloat16", "int8"]
+DEFAULT_DTYPE: Dtype = "bfloat16" if NATIVE_BF16 else "float32"  # what the processor multiplies
 _LINEAR = ("qkv", "out", "up", "down")
 # ends of the names of what takes the low dtype
 LOW_PRECISION = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
@@ -126,7 +127,15 @@ class EncoderStep:
         self._norm = self._read_norm(weights, "norm")
         self._memory = StepMemory()
         layers = {
-            name: self._layer(weights, name)
+            name: _Layer(
+                weights.product(f"{name}.qkv", self._groups, self._memory),
+                weights.product(f"{name}.out", c.num_heads, self._memory),
+                weights.product(f"{name}.up", self._groups, self._memory),
+                weights.product(f"{name}.down", self._middle_groups, self._memory),
+                [weights.floats(f"{name}.{linear}.bias") for linear in _LINEAR],
+                self._read_norm(weights, f"{name}.attention_norm"),
+                self._read_norm(weights, f"{name}.norm"),
+            )
             for name in dict.fromkeys(n for form in FORMS for n in c.layer_names(form))
         }
         self._forms = {form: [layers[name] for name in c.layer_names(form)] for form in FORMS}
@@ -242,17 +251,6 @@ class EncoderStep:
         )
         return ProductInputs(read, self._memory.array(f"{name} scales", tokens, groups))
 
-    def _layer(self, weights: EncoderWeights, name: str) -> _Layer:
-        return _Layer(
-            weights.product(f"{name}.qkv", self._groups, self._memory),
-            weights.product(f"{name}.out", self._config.num_heads, self._memory),
-            weights.product(f"{name}.up", self._groups, self._memory),
-            weights.product(f"{name}.down", self._middle_groups, self._memory),
-            [weights.floats(f"{name}.{linear}.bias") for linear in _LINEAR],
-            self._read_norm(weights, f"{name}.attention_norm"),
-            self._read_norm(weights, f"{name}.norm"),
-        )
-
     def _read_norm(self, weights: EncoderWeights, name: str) -> _Norm:
         return (
             weights.floats(f"{name}.weight"),
@@ -292,7 +290,7 @@ class ArrayEncoder(EncoderBlocks):
         self._names = set(self._file.keys())
         self._check(file)
         self.in_8_bits = dtype == "int8"
-        wide = default_dtype() if self.in_8_bits else dtype
+        wide = DEFAULT_DTYPE if self.in_8_bits else dtype
         self.numbers: type[np.generic] = np.uint16 if wide == "bfloat16" else np.float32
         self._table, self._scale = self._stored("embeddings.weight")
         self._step = EncoderStep(self)
@@ -454,11 +452,6 @@ def weight_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         for name, size in sizes.items():
             shapes |= {f"{layer}.{name}.weight": size, f"{layer}.{name}.bias": size[:1]}
     return shapes | {f"{norm}.{part}": (width,) for norm in norms for part in ("weight", "bias")}
-
-
-def default_dtype() -> Dtype:
-    """Return bf16 where the processor multiplies it, else fp32."""
-    return "bfloat16" if NATIVE_BF16 else "float32"
 
 
 def bf16_bits(x: NDArray[Any]) -> NDArray[np.uint16]:

@@ -86,16 +86,6 @@ class TokenFeatures(ArrayHead):
         self.mark_vectors: Floats = np.zeros((MARKS, hidden_size), np.float32)
         self.idf: Floats = np.ones(vocab_size, np.float32)  # (V,) in [0, 1], static
 
-    def weight(self) -> Floats:
-        """Return the positive weights (V,) of tokens in means."""
-        weights: Floats = np.exp(self.log_weight)
-        return weights
-
-    @property
-    def static_idf(self) -> Floats:
-        """The idf as an array."""
-        return self.idf
-
 
 class EndVector(ArrayHead):
     """The normalized hidden vector at the end marker (papers A and D). No parameters."""

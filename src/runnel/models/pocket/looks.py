@@ -24,7 +24,7 @@ from runnel.models.pocket.layout import whole_tokens
 from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import FirstLook, SecondLook
-from runnel.request import Array, Request
+from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION
 
 READ_AGAIN = 64  # sentences of a document that are read again, ...
@@ -183,14 +183,9 @@ class Judging:
         pair = model.head("pair") if "pair" in model.heads else None
         assert isinstance(head, Judge)
         assert isinstance(pair, PairJudge | None)
-        self._model, self._head, self._pair = model, head, pair
+        self._model, self.head, self._pair = model, head, pair
         self._prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
         self._markers = model.tokenizer.markers()
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether the scores are logits."""
-        return self._head.calibrated
 
     def knows(self, query: np.ndarray) -> bool:
         """Return whether the judge can compare a query (Q,).
@@ -198,7 +193,7 @@ class Judging:
         A fitted judge learned from English: of another script it sees single letters, and does harm
         (docs/choose.md).
         """
-        if not self.calibrated:
+        if not self.head.calibrated:
             return True
         text = self._model.tokenizer.decode(query.tolist()).replace(
             "[UNK]", "\N{GREEK SMALL LETTER ALPHA}"
@@ -215,12 +210,12 @@ class Judging:
         """
         document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
-        floor = float(self._head.floor)
+        floor = float(self.head.floor)
         together = np.zeros(len(chosen))
         apart = self._judge(chosen)
         if self._pair is not None and chosen:
             together = self._judge_pairs(self._pair, chosen, apart)
-        if not self._head.calibrated:
+        if not self.head.calibrated:
             apart = _STEPS * (apart - apart.mean()) / (apart.std() + 1e-6) if len(apart) else apart
             floor = float(apart.min(initial=0.0))
         looked = []
@@ -233,17 +228,11 @@ class Judging:
             )
         return looked
 
-    def nearness(self, look: FirstLook) -> float:
-        """Return what is added to a document's scores to choose among sentences of several
-        documents.
-        """
-        return self._head.nearness(look.facts)
-
     def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
         """Return (document, sentence) of those to read again."""
         pairs: list[tuple[float, int, int]] = []
         for d, look in enumerate(looks):
-            near = self.nearness(look)
+            near = self.head.nearness(look.facts)
             best = top(look.scores, READ_AGAIN)
             pairs += [
                 (-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf
@@ -265,12 +254,12 @@ class Judging:
         hidden = self._read([query, *(row for row, _, _ in rows)], "judge")
         own = np.zeros(len(query), np.float32)
         own[1 + len(prompt) : -1] = 1
-        weights = self._head.weigh(hidden[0], self._model.words.idf[query]) * own
+        weights = self.head.weigh(hidden[0], self._model.words.idf[query]) * own
         asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
         found = []
         for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
             around = _around(row, before, slice(first, last), self._markers)
-            found.append(self._head(*asked, vectors[first:last], vectors[around]))
+            found.append(self.head(*asked, vectors[first:last], vectors[around]))
         return np.array(found, np.float64)
 
     def _judge_pairs(
@@ -279,7 +268,7 @@ class Judging:
         """Return what the pair layers say of each sentence, (n,), at least one: of the best before,
         and the least of that for the others.
         """
-        before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
+        before = [look.scores[s] + self.head.nearness(look.facts) for look, s in chosen]
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         prompt = np.append(asked, self._markers[1])
@@ -316,21 +305,9 @@ class Judging:
 
     def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""
-        vectors = [
-            np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows
-        ]
-
-        def request(row: np.ndarray, into: np.ndarray) -> Request:
-            def take(start: int, hidden: Array) -> None:
-                into[start : start + len(hidden)] = np.asarray(hidden)
-
-            return Request(row, (), take=take)
-
-        for result in self._model.engine_for(form).map(
-            request(row, into) for row, into in zip(rows, vectors, strict=True)
-        ):
-            result.get()
-        return vectors
+        requests = [Request(row, np.arange(len(row))) for row in rows]
+        results = self._model.engine_for(form).run(requests)
+        return [np.asarray(result.hidden) for result in results]
 
     def _conclude(
         self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float
@@ -345,11 +322,11 @@ class Judging:
         known = again > -np.inf
         judged = np.where(known, again, floor + lowest)
         led = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
-        if not self._head.calibrated:
-            scores = look.scores + self.nearness(look) + judged + led
+        if not self.head.calibrated:
+            scores = look.scores + self.head.nearness(look.facts) + judged + led
             return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)
-        answers = self._head.answers(facts_with_judged(look.facts, apart, floor))
-        scores = _both(self._head.inside(look.scores + judged + led), answers)
+        answers = self.head.answers(facts_with_judged(look.facts, apart, floor))
+        scores = _both(self.head.inside(look.scores + judged + led), answers)
         return SecondLook(scores.astype(np.float32), answers, known, judged, apart, led)
 
 

@@ -64,7 +64,7 @@ class VectorScorer:
     @property
     def calibrated(self) -> bool:
         """Whether a score's sigmoid is a probability."""
-        return self._head.calibrated if self.judging is None else self.judging.calibrated
+        return (self._head if self.judging is None else self.judging.head).calibrated
 
     def read_query(self, query: str) -> VectorQuery:
         """Read a query, a long one in passages, like a document."""
@@ -97,13 +97,12 @@ class VectorScorer:
     ) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
         count = TokenCount(progress)
-        requests = count.totaled(map(self._request, documents))
+        sums = (SentenceSums(self.model, tokens, passages=self._passages) for tokens in documents)
+        requests = count.totaled(
+            Request(part.layout.ids, (), take=part.take, tag=part) for part in sums
+        )
         for result in self.model.engine_for(*self._forms).map(requests, count.add):
             yield result.get().tag.result()
-
-    def _request(self, tokens: SentenceTokens) -> Request:
-        sums = SentenceSums(self.model, tokens, passages=self._passages)
-        return Request(sums.layout.ids, (), take=sums.take, tag=sums)
 
     def scan(
         self,

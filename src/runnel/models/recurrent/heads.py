@@ -97,11 +97,6 @@ class TokenFeatures(TorchHead):
         """Return the positive weights (V,) of tokens in means."""
         return self.log_weight.exp()
 
-    @property
-    def static_idf(self) -> np.ndarray:
-        """The idf as an array."""
-        return self.idf.detach().cpu().numpy()
-
 
 class EndVector(TorchHead):
     """The normalized hidden vector at the end marker (papers A and D). No parameters."""

@@ -60,7 +60,7 @@ class ItemMaker:
         self._prefix = template.before("document")
         self._unit = model.unit
         self._matches = inputs == "matches"
-        self._idf = np.zeros(0, np.float32) if model.features is None else model.features.static_idf
+        self._idf = model.idf
 
     def encode_query(self, query: str) -> np.ndarray:
         """Return the ids of a query, without whitespace around it, as in the training of the
