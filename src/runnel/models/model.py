@@ -57,6 +57,7 @@ class Model(ABC):
     # derived from the heads: see `_derive`
     features: Any = field(init=False)
     weight: Array = field(init=False)
+    idf: np.ndarray = field(init=False)
     mark_vectors: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +66,8 @@ class Model(ABC):
     @abstractmethod
     def _derive(self) -> None:
         """Set what reading a text needs from the heads: `features` (`TokenFeatures`, or None),
-        `weight` (V,), the weights of tokens in means, and `mark_vectors` (K, D), or None.
+        `weight` (V,), the weights of tokens in means, the tokens' static `idf` (V,), empty without
+        features, and `mark_vectors` (K, D), or None.
         """
 
     @abstractmethod
@@ -116,8 +118,7 @@ class Model(ABC):
     @cached_property
     def words(self) -> WordTable:
         """The words of the vocabulary; the model needs token features."""
-        assert self.features is not None
-        return word_table(self.tokenizer.vocabulary, self.features.static_idf)
+        return word_table(self.tokenizer.vocabulary, self.idf)
 
     @property
     def finds_sentences(self) -> bool:
@@ -154,14 +155,11 @@ class Model(ABC):
         its own.
         """
         self.engine = self.new_engine()
-        encoder = self.backbone
-        self._form_engines: dict[tuple[Form, ...], Engine] = {}
-        if isinstance(encoder, EncoderBlocks):
-            for forms in _READ_TOGETHER:
-                if encoder.config.own_layers(forms[-1]):
-                    self._form_engines[forms] = self.new_engine(
-                        read_blocks=partial(self.backbone.step_forms, forms=forms)
-                    )
+        self._form_engines = {
+            forms: self.new_engine(read_blocks=partial(self.backbone.step_forms, forms=forms))
+            for forms in (_READ_TOGETHER if isinstance(self.backbone, EncoderBlocks) else ())
+            if self.backbone.config.own_layers(forms[-1])
+        }
 
     def engine_for(self, *forms: Form) -> Engine:
         """Return the engine that reads the forms of one entry of `_READ_TOGETHER`, each in its part

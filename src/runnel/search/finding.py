@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, takewhile, tee
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from runnel.checks import expect_count
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 _LINE_END = re.compile("\n")
+_PLACE = attrgetter("index")  # of a sentence in its document
 STANDARD_INPUT = "(standard input)"  # its name in results
 
 
@@ -197,7 +199,7 @@ class _Pool:
     def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
         """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
         groups = group_repeats(scored.ranked(), self._count, self._best)
-        sentences = {normalize(group[0].text): _in_order(group) for group in groups}
+        sentences = {normalize(group[0].text): sorted(group, key=_PLACE) for group in groups}
         for text, group in zip(sentences, groups, strict=True):
             rank = (group[0].score + nearness, -number)
             self._best[text] = max(rank, self._best.get(text, rank))
@@ -217,10 +219,6 @@ class _Pool:
         self.documents[number] = (source, scored, list(best))
         numbers = sorted({-negative for _, negative in self._best.values()})
         self.documents = {number: self.documents[number] for number in numbers}
-
-
-def _in_order(sentences: Iterable[Sentence]) -> list[Sentence]:
-    return sorted(sentences, key=lambda sentence: sentence.index)
 
 
 def find(
@@ -348,10 +346,8 @@ def _vectors(
             tokens += len(vectors.ids)
             if cache is not None and source.content is not None:
                 # Documents are encoded together, so each has its share of the time.
-                encoding = (
-                    (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
-                )
-                seconds = source.seconds + encoding
+                share = len(vectors.ids) / max(1, tokens)
+                seconds = source.seconds + (time.perf_counter() - start - parsing) * share
                 cache.put(source.file, source.content, source.document, vectors, seconds)
             yield vectors
 
@@ -376,7 +372,7 @@ def answering(
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
     groups = group_repeats(ranked, count, also)
     # of each text the best sentence, and the first ones in the document
-    listed = [(group[0], _in_order(group)[: MOST_PLACES + 1]) for group in groups]
+    listed = [(group[0], sorted(group, key=_PLACE)[: MOST_PLACES + 1]) for group in groups]
     sentences = {s.index: s for best, firsts in listed for s in (best, *firsts)}
     located = locate(source.file, source.document, [(s.start, s.end) for s in sentences.values()])
     places = dict(zip(sentences, located, strict=True))

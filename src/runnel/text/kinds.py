@@ -142,16 +142,16 @@ def sentence_kinds(
     # 2. Questions and headings by the words of each block, but not in lists and tables.
     for block in blocks:
         kinds[block.first : block.last] = _titles(text, lines, block, kind_at)
-    kinds[_listed(blocks, kinds)] = TEXT
-    # 3. Asides, which can be recognized only by their neighbors.
-    for first, last in (
-        *_page_numbers(blocks),
-        *_leader_rows(text, lines),
-        *_running_heads(text, lines, blocks),
-    ):
+    if len(blocks) > _NESTED:
+        kinds[_listed(blocks, kinds)] = TEXT
+    # 3. Asides. Running heads and tables of contents can be recognized only by their neighbors.
+    for first, last in (*_page_numbers(blocks), *_leader_rows(text, lines)):
         kinds[first:last] = ASIDE
-    for block in _repeated_titles(blocks, kinds):
-        kinds[block.first : block.last] = ASIDE
+    if len(blocks) >= _ROWS:
+        for first, last in _running_heads(text, lines, blocks):
+            kinds[first:last] = ASIDE
+        for block in _repeated_titles(blocks, kinds):
+            kinds[block.first : block.last] = ASIDE
     # 4. Items and lines that a text introduces.
     for block in _introduced(text, lines, blocks, kinds):
         kinds[block.first : block.last] = INTRODUCED
@@ -246,10 +246,13 @@ def _titles(
     if kind == HEADS:
         return HEADING
     if kind == "heading":
-        return [
-            _in_heading(text, int(lines.starts[at]), int(lines.ends[at]), kind_at)
-            for at in range(first, last)
-        ]
+        titles = []
+        for start, end in zip(lines.starts[first:last], lines.ends[first:last], strict=True):
+            # it goes on, or begins, with other text
+            apart = not kind_at(int(start)) == kind_at(int(end) - 1) == "heading"
+            asked = QUESTION if _asks(text[start:end]) else HEADING
+            titles.append(TEXT if apart else asked)
+        return titles
     if not words or kind in ("code", "row") or words.isdecimal():
         return TEXT
     if _asks(words):
@@ -271,13 +274,6 @@ def _titles(
     ):
         kinds[-1] = HEADING
     return kinds
-
-
-def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
-    # The document's heading has other text before or after this block.
-    if not kind_at(start) == kind_at(end - 1) == "heading":
-        return TEXT
-    return QUESTION if _asks(text[start:end]) else HEADING
 
 
 def _is_heading(words: str, kind: str | None) -> bool:

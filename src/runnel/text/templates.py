@@ -67,13 +67,6 @@ class Template:
     parts: tuple[Part, ...]
     continues: bool = False
 
-    def __post_init__(self) -> None:
-        names = self.fields
-        if len(set(names)) != len(names):
-            raise InputError(
-                f"the template {str(self)!r} names a field twice; expected each at most once"
-            )
-
     @classmethod
     def parse(cls, notation: str) -> Template:
         """Parse the notation described in the module docstring.
@@ -97,7 +90,12 @@ class Template:
             content += [Part("text", text), part]
             text = ""
         content.append(Part("text", text + notation[position:]))
-        return cls(tuple(part for part in content if part.value))
+        template = cls(tuple(part for part in content if part.value))
+        if len(set(template.fields)) != len(template.fields):
+            raise InputError(
+                f"the template {notation!r} names a field twice; expected each at most once"
+            )
+        return template
 
     def __str__(self) -> str:
         """Return the notation: `Template.parse(str(template))` has the same parts."""

@@ -25,7 +25,7 @@ from safetensors import safe_open
 
 from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors, refuse_wrapped
 from runnel.backbones.config import digest_arrays, expect_ids
-from runnel.backbones.encoder.config import FORMS, EncoderBlocks, EncoderConfig, Form
+from runnel.backbones.encoder.config import FORMS, EncoderConfig, EncoderShape, Form
 from runnel.backbones.encoder.kernels import (
     add_layer_norm,
     attend,
@@ -40,6 +40,7 @@ from runnel.ops.numba_math import StepMemory, flat_rows, parallel
 from runnel.ops.simd import NATIVE_BF16
 
 Dtype = Literal["float32", "bfloat16", "int8"]
+DEFAULT_DTYPE: Dtype = "bfloat16" if NATIVE_BF16 else "float32"  # what the processor multiplies
 _LINEAR = ("qkv", "out", "up", "down")
 # ends of the names of the weights that take the low dtype
 LOW_PRECISION = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
@@ -128,7 +129,15 @@ class EncoderStep:
         self._norm = self._read_norm(weights, "norm")
         self._memory = StepMemory()
         layers = {
-            name: self._layer(weights, name)
+            name: _Layer(
+                weights.product(f"{name}.qkv", self._groups, self._memory),
+                weights.product(f"{name}.out", c.num_heads, self._memory),
+                weights.product(f"{name}.up", self._groups, self._memory),
+                weights.product(f"{name}.down", self._middle_groups, self._memory),
+                [weights.floats(f"{name}.{linear}.bias") for linear in _LINEAR],
+                self._read_norm(weights, f"{name}.attention_norm"),
+                self._read_norm(weights, f"{name}.norm"),
+            )
             for name in dict.fromkeys(n for form in FORMS for n in c.layer_names(form))
         }
         self._forms = {form: [layers[name] for name in c.layer_names(form)] for form in FORMS}
@@ -146,7 +155,15 @@ class EncoderStep:
             (T, forms D).
         """
         with self._memory.lock:
-            work = self._begin(hidden, cu_seqlens)
+            # 1. What enters the first layer, in place of the embeddings: the residual stream.
+            lengths = np.diff(cu_seqlens)
+            hidden += self._positions[np.arange(cu_seqlens[-1]) - cu_seqlens[:-1].repeat(lengths)]
+            work = self._work(hidden, cu_seqlens, int(lengths.max(initial=0)))
+            work.out[...] = 0
+            with parallel():
+                nothing = np.zeros(hidden.shape[1], np.float32)
+                self._add_norm(work, hidden, nothing, self._norm, hidden)
+            # 2. The layers that all forms share, then the layers of each form.
             shared = self._config.shared_layers(forms) if len(forms) > 1 else 0
             self._read(work, self._forms["texts"][:shared], hidden)
             tokens, width = hidden.shape
@@ -161,18 +178,6 @@ class EncoderStep:
                             copy_rows(hidden, work.normed.array)
                 self._read(work, self._forms[form][shared:], out[:, i * width : (i + 1) * width])
             return out
-
-    def _begin(self, hidden: Floats, cu: NDArray[np.int64]) -> _Work:
-        """Add the positions to the embeddings `hidden` (T, D) and norm them, in place: `hidden` is
-        the residual stream that enters the first layer.
-        """
-        lengths = np.diff(cu)
-        hidden += self._positions[np.arange(cu[-1]) - cu[:-1].repeat(lengths)]
-        work = self._work(hidden, cu, int(lengths.max(initial=0)))
-        work.out[...] = 0
-        with parallel():
-            self._add_norm(work, hidden, np.zeros(hidden.shape[1], np.float32), self._norm, hidden)
-        return work
 
     def _read(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
         """Run layers. The first one reads the residual stream from `work.residual` and writes it to
@@ -218,8 +223,7 @@ class EncoderStep:
         tokens = len(residual)
         low = self._in_8_bits or self._numbers is not np.float32
         widths = (3 * c.hidden_size, c.intermediate_size)
-        reserve = self._memory.array
-        wide = reserve("wide", tokens * max(widths), dtype=self._numbers)
+        wide = self._memory.array("wide", tokens * max(widths), dtype=self._numbers)
         qkv, up = (wide[: tokens * width].reshape(tokens, width) for width in widths)
         return _Work(
             residual=residual,
@@ -232,7 +236,7 @@ class EncoderStep:
                 if self._in_8_bits
                 else _rows(up)
             ),
-            out=reserve("out", tokens, c.hidden_size, dtype=self._numbers),
+            out=self._memory.array("out", tokens, c.hidden_size, dtype=self._numbers),
             cu_seqlens=cu_seqlens,
             attention=int(attention_memory(c.head_size, longest)[-1]),
         )
@@ -246,17 +250,6 @@ class EncoderStep:
         )
         return ProductInputs(read, self._memory.array(f"{name} scales", tokens, groups))
 
-    def _layer(self, weights: EncoderWeights, name: str) -> _Layer:
-        return _Layer(
-            weights.product(f"{name}.qkv", self._groups, self._memory),
-            weights.product(f"{name}.out", self._config.num_heads, self._memory),
-            weights.product(f"{name}.up", self._groups, self._memory),
-            weights.product(f"{name}.down", self._middle_groups, self._memory),
-            [weights.floats(f"{name}.{linear}.bias") for linear in _LINEAR],
-            self._read_norm(weights, f"{name}.attention_norm"),
-            self._read_norm(weights, f"{name}.norm"),
-        )
-
     def _read_norm(self, weights: EncoderWeights, name: str) -> _Norm:
         return (
             weights.floats(f"{name}.weight"),
@@ -269,7 +262,7 @@ def _rows(numbers: NDArray[Any]) -> ProductInputs:
     return ProductInputs(numbers, np.empty((len(numbers), 0), np.float32))
 
 
-class ArrayEncoder(EncoderBlocks):
+class ArrayEncoder(EncoderShape):
     """An encoder in evaluation mode.
 
     Args:
@@ -282,13 +275,8 @@ class ArrayEncoder(EncoderBlocks):
         CheckpointError: the file's weights have other names, shapes or dtypes.
     """
 
-    architecture = "encoder"
-    without_torch = True
-    plain = None
-    state_bytes = 0
-
     def __init__(self, weights: Any, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
-        self.set_config(config)
+        super().__init__(config)
         self.folder = file.parent
         self.dtype = dtype
         self.device = SimpleNamespace(type="cpu", index=None)
@@ -296,7 +284,7 @@ class ArrayEncoder(EncoderBlocks):
         self._names = set(self._file.keys())
         self._check(file)
         self.in_8_bits = dtype == "int8"
-        wide = default_dtype() if self.in_8_bits else dtype
+        wide = DEFAULT_DTYPE if self.in_8_bits else dtype
         self.numbers: type[np.generic] = np.uint16 if wide == "bfloat16" else np.float32
         self._table, self._scale = self._stored("embeddings.weight")
         self._step = EncoderStep(self)
@@ -455,11 +443,6 @@ def weight_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         for name, size in sizes.items():
             shapes |= {f"{layer}.{name}.weight": size, f"{layer}.{name}.bias": size[:1]}
     return shapes | {f"{norm}.{part}": (width,) for norm in norms for part in ("weight", "bias")}
-
-
-def default_dtype() -> Dtype:
-    """Return bf16 where the processor multiplies it, else fp32."""
-    return "bfloat16" if NATIVE_BF16 else "float32"
 
 
 def bf16_bits(x: NDArray[Any]) -> NDArray[np.uint16]:

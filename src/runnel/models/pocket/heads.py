@@ -75,8 +75,7 @@ class ArrayHead(Head):
         """Return the vectors (n, D) float32 of pooled hidden vectors, one array (any, D) for each
         document.
         """
-        vectors: Floats = self(np.concatenate([np.asarray(part) for part in pooled]))
-        return vectors
+        return self(np.concatenate([np.asarray(part) for part in pooled]))
 
     @property
     def calibrated(self) -> bool:
@@ -95,16 +94,6 @@ class TokenFeatures(ArrayHead):
         # (kinds of mark, D): added to a token's embedding, times its marks
         self.mark_vectors: Floats = np.zeros((MARKS, hidden_size), np.float32)
         self.idf: Floats = np.ones(vocab_size, np.float32)  # (V,) in [0, 1], static
-
-    def weight(self) -> Floats:
-        """Return the positive weights (V,) of tokens in means."""
-        weights: Floats = np.exp(self.log_weight)
-        return weights
-
-    @property
-    def static_idf(self) -> Floats:
-        """The idf (V,) as an array."""
-        return self.idf
 
 
 class EndVector(ArrayHead):
@@ -180,8 +169,7 @@ class VectorScore(ArrayHead):
         sentence (S, size), vectors (S, D) and `known` (S, N).
         """
         hidden = gelu(4 * self.sentence(vectors) * query + self.known(known))
-        scores: Floats = 3 * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
-        return scores
+        return 3 * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
 
     def parts(
         self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int
@@ -326,8 +314,7 @@ class LateInteraction(ArrayHead):
 
     def weigh(self, hidden: Floats, idf: Floats) -> Floats:
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
-        weights: Floats = (idf + LEAST_IDF) * np.exp(self.weight(hidden)[:, 0].clip(-3, 3))
-        return weights
+        return (idf + LEAST_IDF) * np.exp(self.weight(hidden)[:, 0].clip(-3, 3))
 
     def forward(
         self, query: Floats, weights: Floats, mean: Floats, sentence: Floats, around: Floats
@@ -338,8 +325,7 @@ class LateInteraction(ArrayHead):
         inside = (normalize(sentence) @ query.T).max(0)
         seen = np.maximum(inside, (normalize(around) @ query.T).max(0, initial=-np.inf))
         cosine = normalize(sentence.mean(0)) @ normalize(mean)
-        score: Floats = np.stack([inside @ weights, seen @ weights, cosine]) @ self.mix
-        return score
+        return np.stack([inside @ weights, seen @ weights, cosine]) @ self.mix
 
 
 class PairJudge(LateInteraction):

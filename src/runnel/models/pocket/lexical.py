@@ -210,11 +210,6 @@ class _Matches:
         """Return (S,) the sums of the terms' values (n,) in each sentence."""
         return np.bincount(self.hits.sentence, values[self.hits.term], len(self.lengths))
 
-    def pieces(self) -> np.ndarray:
-        """Return (S,) BM25 over pieces."""
-        pieces = np.unique(self.query_ids, return_counts=True)
-        return _of_pieces(self.ids, self.bounds, *pieces, len(self.table.idf))[1]
-
     def lent(self, count: int) -> np.ndarray:
         """Return (S,) BM25 for the words that the query lacks and the `count` best sentences have,
         divided by its maximum; 0 for these sentences.
@@ -256,7 +251,11 @@ COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
     "local idf": lambda m: m.sums(_shares(m.local)),  # the same with the idf in this document
     # up to `WINDOW` sentences before and after
     "idf around": lambda m: _near(m.hits, m.static, len(m.lengths)),
-    "BM25 of pieces": lambda m: _of_best(m.pieces()),
+    "BM25 of pieces": lambda m: _of_best(
+        _of_pieces(m.ids, m.bounds, *np.unique(m.query_ids, return_counts=True), len(m.table.idf))[
+            1
+        ]
+    ),
     "length": lambda m: np.log1p(m.lengths) / 4,
     "document idf": lambda m: float(m.static[np.unique(m.found)].sum()),
     "query words": lambda m: np.log1p(float(m.terms.count.sum())) / 4,
@@ -400,8 +399,7 @@ def bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarra
     weight (n,): count of each term in the query; lengths (S,): all terms in each sentence.
     """
     sentences = len(lengths)
-    n = len(weight)
-    df = np.bincount(hits.term, minlength=n)
+    df = np.bincount(hits.term, minlength=len(weight))
     idf = np.where(df > 0, np.log1p((sentences - df + 0.5) / (df + 0.5)), 0.0)
     norm = K1 * (1 - B + B * lengths / max(float(lengths.mean()) if sentences else 0.0, 1.0))
     parts = (weight * idf)[hits.term] * hits.count / (hits.count + norm[hits.sentence])

@@ -25,7 +25,7 @@ from runnel.models.pocket.layout import whole_tokens
 from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import FirstLook, SecondLook
-from runnel.request import Array, Request
+from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION
 
 # docs/pocket.md has the measurements by which these numbers were chosen.
@@ -126,8 +126,7 @@ def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
 
 
 def lay_around(
-    ids: np.ndarray,
-    bounds: np.ndarray,
+    document: SentenceVectors,
     sentence: int,
     titles: np.ndarray,
     longest: int,
@@ -140,18 +139,17 @@ def lay_around(
     and the text after it. A sentence of more than `longest` tokens is cut at its end.
 
     Args:
-        ids, bounds: the token ids (T,) of the document, and the bounds (S+1,) of its sentences.
         titles: the ids of the titles, of which the last are taken.
         longest: the most ids, without the outer markers and the prompt.
         around: the most tokens of the texts around the sentence.
     """
-    start = int(bounds[sentence])
-    stop = int(bounds[sentence + 1])
+    ids = document.ids
+    start, stop = document.bounds[sentence : sentence + 2].tolist()
     text = ids[start:stop][:longest]
     left = max(0, longest - len(text) - _PARTS)
     titles = titles[max(0, len(titles) - min(around.titles, left)) :]
     near = min(around.near, (left - len(titles)) // 2)
-    before = ids[max(int(bounds[0]), start - near) : start]
+    before = ids[max(int(document.bounds[0]), start - near) : start]
     after = ids[stop : stop + near]
     row = [np.array([markers[0]]), np.asarray(prompt, np.int32)]
     first = 0
@@ -186,14 +184,9 @@ class Judging:
         pair = model.head("pair") if "pair" in model.heads else None
         assert isinstance(head, Judge)
         assert isinstance(pair, PairJudge | None)
-        self._model, self._head, self._pair = model, head, pair
+        self._model, self.head, self._pair = model, head, pair
         self._prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
         self._markers = model.tokenizer.markers()
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether the scores are logits."""
-        return self._head.calibrated
 
     def knows(self, query: np.ndarray) -> bool:
         """Return whether the judge can compare a query (Q,).
@@ -201,7 +194,7 @@ class Judging:
         A fitted judge was trained on English. In other scripts it sees single letters, and its
         scores do harm (docs/choose.md).
         """
-        if not self.calibrated:
+        if not self.head.calibrated:
             return True
         text = self._model.tokenizer.decode(query.tolist()).replace(
             "[UNK]", "\N{GREEK SMALL LETTER ALPHA}"
@@ -218,12 +211,12 @@ class Judging:
         """
         document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
-        floor = float(self._head.floor)
+        floor = float(self.head.floor)
         together = np.zeros(len(chosen))
         apart = self._judge(chosen)
         if self._pair is not None and chosen:
             together = self._judge_pairs(self._pair, chosen, apart)
-        if not self._head.calibrated:
+        if not self.head.calibrated:
             apart = _STEPS * (apart - apart.mean()) / (apart.std() + 1e-6) if len(apart) else apart
             floor = float(apart.min(initial=0.0))
         looked = []
@@ -236,17 +229,11 @@ class Judging:
             )
         return looked
 
-    def nearness(self, look: FirstLook) -> float:
-        """Return the number that is added to a document's scores when sentences of several
-        documents are compared.
-        """
-        return self._head.nearness(look.facts)
-
     def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
         """Return the pairs (document, sentence) of the sentences to read again."""
         pairs: list[tuple[float, int, int]] = []
         for d, look in enumerate(looks):
-            near = self.nearness(look)
+            near = self.head.nearness(look.facts)
             best = top(look.scores, READ_AGAIN)
             pairs += [
                 (-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf
@@ -268,12 +255,12 @@ class Judging:
         hidden = self._read([query, *(row for row, _, _ in rows)], "judge")
         own = np.zeros(len(query), np.float32)
         own[1 + len(prompt) : -1] = 1
-        weights = self._head.weigh(hidden[0], self._model.words.idf[query]) * own
+        weights = self.head.weigh(hidden[0], self._model.words.idf[query]) * own
         asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
         found = []
         for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
             around = _around(row, before, slice(first, last), self._markers)
-            found.append(self._head(*asked, vectors[first:last], vectors[around]))
+            found.append(self.head(*asked, vectors[first:last], vectors[around]))
         return np.array(found, np.float64)
 
     def _judge_pairs(
@@ -282,7 +269,7 @@ class Judging:
         """Return the pair layers' score of each sentence, for at least one. Only the best sentences
         are read; the others get the least of the scores.
         """
-        before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
+        before = [look.scores[s] + self.head.nearness(look.facts) for look, s in chosen]
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         prompt = np.append(asked, self._markers[1])
@@ -307,33 +294,22 @@ class Judging:
     ) -> tuple[np.ndarray, int, int]:
         """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
         longest = whole_tokens(self._model.backbone, len(prompt))
-        ids, bounds, kinds = look.document.ids, look.document.bounds, look.document.kinds
+        document = look.document
+        kinds = document.kinds
         above = np.flatnonzero(_titles(kinds[:sentence]))[-_TITLES:]
         if len(above) == _TITLES and above[0] != above[1] - 1:  # only if they follow each other
             above = above[1:]
         if kinds[sentence] == INTRODUCED:
             others = np.flatnonzero(kinds[:sentence] != INTRODUCED)
             above = np.union1d(above, others[-1:])
-        titles = np.concatenate([ids[:0], *(ids[bounds[t] : bounds[t + 1]] for t in above)])
-        return lay_around(ids, bounds, sentence, titles, longest, around, self._markers, prompt)
+        spans = (document.bounds[title : title + 2] for title in above)
+        titles = np.concatenate([document.ids[:0], *(document.ids[a:b] for a, b in spans)])
+        return lay_around(document, sentence, titles, longest, around, self._markers, prompt)
 
     def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""
-        vectors = [
-            np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows
-        ]
-
-        def request(row: np.ndarray, into: np.ndarray) -> Request:
-            def take(start: int, hidden: Array) -> None:
-                into[start : start + len(hidden)] = np.asarray(hidden)
-
-            return Request(row, (), take=take)
-
-        for result in self._model.engine_for(form).map(
-            request(row, into) for row, into in zip(rows, vectors, strict=True)
-        ):
-            result.get()
-        return vectors
+        requests = [Request(row, np.arange(len(row))) for row in rows]
+        return [np.asarray(read.hidden) for read in self._model.engine_for(form).run(requests)]
 
     def _conclude(
         self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float
@@ -349,11 +325,11 @@ class Judging:
         known = again > -np.inf
         judged = np.where(known, again, floor + lowest)
         led = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
-        if not self._head.calibrated:
-            scores = look.scores + self.nearness(look) + judged + led
+        if not self.head.calibrated:
+            scores = look.scores + self.head.nearness(look.facts) + judged + led
             return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)
-        answers = self._head.answers(facts_with_judged(look.facts, apart, floor))
-        scores = _both(self._head.inside(look.scores + judged + led), answers)
+        answers = self.head.answers(facts_with_judged(look.facts, apart, floor))
+        scores = _both(self.head.inside(look.scores + judged + led), answers)
         return SecondLook(scores.astype(np.float32), answers, known, judged, apart, led)
 
 

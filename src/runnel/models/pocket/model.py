@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors
@@ -43,7 +44,8 @@ class PocketModel(Model):
         features = self.heads["features"]
         assert isinstance(features, TokenFeatures)
         self.features = features
-        self.weight = features.weight()
+        self.weight = np.exp(features.log_weight)  # positive
+        self.idf = features.idf
         self.mark_vectors = None
 
     def with_sentences(self) -> Model:
@@ -104,9 +106,9 @@ def load_pocket(
     if not dtypes <= _STORED_DTYPES or not _has_kernels(kind):
         return None
     # 3. The encoder and its heads.
-    from runnel.backbones.encoder.arrays import ArrayEncoder, default_dtype
+    from runnel.backbones.encoder.arrays import DEFAULT_DTYPE, ArrayEncoder
 
-    backbone = ArrayEncoder(weights, file, config, default_dtype() if kind == "auto" else kind)
+    backbone = ArrayEncoder(weights, file, config, DEFAULT_DTYPE if kind == "auto" else kind)
     heads = {
         name: _read_head(name, options, backbone, source) for name, options in read.heads.items()
     }
@@ -121,12 +123,12 @@ def _has_kernels(kind: str) -> bool:
     if PROBLEM:
         log.info("no kernels: %s", PROBLEM)
         return False
-    from runnel.backbones.encoder.arrays import default_dtype
+    from runnel.backbones.encoder.arrays import DEFAULT_DTYPE
     from runnel.ops.int8_matmul import vnni_problem
 
     if kind == "int8":
         return not vnni_problem()
-    return kind != "bfloat16" or default_dtype() == kind
+    return kind != "bfloat16" or kind == DEFAULT_DTYPE
 
 
 def _read_head(

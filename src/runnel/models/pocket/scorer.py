@@ -63,7 +63,7 @@ class VectorScorer:
     @property
     def calibrated(self) -> bool:
         """Whether a score's sigmoid is a probability."""
-        return self._head.calibrated if self.judging is None else self.judging.calibrated
+        return (self._head if self.judging is None else self.judging.head).calibrated
 
     def read_query(self, query: str) -> VectorQuery:
         """Read a query, a long one in passages, like a document."""
@@ -73,8 +73,8 @@ class VectorScorer:
         """Read queries, in order."""
         for result in self.model.engine_for(*self._forms).map(map(self._query_request, queries)):
             done = result.get()
-            width = self.model.backbone.hidden_size
-            vectors = normalize(np.asarray(done.means[0]).reshape(-1, width))
+            means = np.asarray(done.means[0])
+            vectors = normalize(means.reshape(-1, self.model.backbone.hidden_size))
             yield VectorQuery(done.tag, vectors[-1], vectors[0])
 
     def _query_request(self, query: str) -> Request:
@@ -96,13 +96,12 @@ class VectorScorer:
     ) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
         count = TokenCount(progress)
-        requests = count.totaled(map(self._request, documents))
+        sums = (SentenceSums(self.model, tokens, passages=self._passages) for tokens in documents)
+        requests = count.totaled(
+            Request(part.layout.ids, (), take=part.take, tag=part) for part in sums
+        )
         for result in self.model.engine_for(*self._forms).map(requests, count.add):
             yield result.get().tag.result()
-
-    def _request(self, tokens: SentenceTokens) -> Request:
-        sums = SentenceSums(self.model, tokens, passages=self._passages)
-        return Request(sums.layout.ids, (), take=sums.take, tag=sums)
 
     def scan(
         self,
@@ -122,8 +121,9 @@ class VectorScorer:
         """Read documents to remember them; `precision` has no effect, because there are no
         states.
         """
-        tokens = sentence_tokens(self.model, self.template, documents, language="auto")
-        return self.read(tokens, progress)
+        return self.read(
+            sentence_tokens(self.model, self.template, documents, language="auto"), progress
+        )
 
     def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""

@@ -76,8 +76,7 @@ class HeldHead(TorchHead):
         """Give `head` the weights that were trained or loaded."""
         held = self.state_dict()
         if not any(tensor.is_meta for tensor in held.values()):
-            arrays = {name: tensor.float().cpu().numpy() for name, tensor in held.items()}
-            self.head.load(arrays)
+            self.head.load({name: part.float().cpu().numpy() for name, part in held.items()})
 
     def forward(self, *inputs: Any) -> Any:
         """Run `head` on arrays. In training, `lab/training/vector_scores.py` computes instead."""
@@ -99,11 +98,6 @@ class TokenFeatures(TorchHead):
     def weight(self) -> Tensor:
         """Return the positive weights (V,) of tokens in means."""
         return self.log_weight.exp()
-
-    @property
-    def static_idf(self) -> np.ndarray:
-        """The idf as an array."""
-        return self.idf.detach().cpu().numpy()
 
 
 class EndVector(TorchHead):

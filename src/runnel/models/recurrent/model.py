@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -80,12 +81,13 @@ class TorchModel(Model):
                 head.refresh()
         features = self.heads["features"] if "features" in self.heads else None
         self.features = features if isinstance(features, TokenFeatures) else None
-        self.mark_vectors = None if self.features is None else self.features.mark_vectors.detach()
-        self.weight = (
-            torch.ones(self.backbone.vocab_size)
-            if self.features is None
-            else self.features.weight().detach()
-        )
+        self.mark_vectors = None
+        self.weight = torch.ones(self.backbone.vocab_size)
+        self.idf = np.zeros(0, np.float32)
+        if self.features is not None:
+            self.mark_vectors = self.features.mark_vectors.detach()
+            self.weight = self.features.weight().detach()
+            self.idf = self.features.idf.cpu().numpy()
 
     def with_sentences(self) -> Model:
         assert isinstance(self.backbone, Encoder)

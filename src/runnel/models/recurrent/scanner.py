@@ -61,7 +61,7 @@ class ItemMaker:
         self._prefix = template.before("document")
         self._unit = model.unit
         self._matches = inputs == "matches"
-        self._idf = np.zeros(0, np.float32) if model.features is None else model.features.static_idf
+        self._idf = model.idf
 
     def encode_query(self, query: str) -> np.ndarray:
         """Return the ids of a query, without whitespace around it, as in the training of the
@@ -94,7 +94,7 @@ class ItemMaker:
     def item(
         self,
         query_ids: np.ndarray,
-        tokens: SentenceTokens | TokenUnits,
+        tokens: TokenUnits,
         labels: np.ndarray | None = None,
     ) -> Item:
         """Return a query and a document as one row."""
@@ -113,7 +113,7 @@ class ItemMaker:
         )
 
     def units(
-        self, query_ids: np.ndarray, tokens: SentenceTokens | TokenUnits
+        self, query_ids: np.ndarray, tokens: TokenUnits
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the
         sentences with a token.

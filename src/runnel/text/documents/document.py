@@ -13,7 +13,7 @@ import re
 import signal
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
@@ -222,7 +222,7 @@ class DocumentText:
             hashlib.sha256(text.encode()).hexdigest(),
             title,
             id,
-            unread=_spans_of(wire["unread"]),
+            unread=tuple(map(tuple, wire["unread"])),
         )
 
     def __hash__(self) -> int:
@@ -284,7 +284,7 @@ class DocumentText:
             blocks=_blocks_of(value),
             warnings=tuple(value["warnings"]),
             scanned=tuple(value["scanned"]),
-            unread=_spans_of(value["unread"]),
+            unread=tuple(map(tuple, value["unread"])),
             **others,
         )
 
@@ -296,10 +296,6 @@ def _blocks_of(wire: Mapping[str, Any]) -> tuple[Block, ...]:
         Block(start, end, kind, page, paths[path], leads[lead])
         for start, end, kind, page, path, lead in wire["blocks"]
     )
-
-
-def _spans_of(pairs: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((start, end) for start, end in pairs)
 
 
 def straighten(text: str) -> str:

@@ -157,7 +157,7 @@ class Entries:
             flush = (n for n, line in enumerate(lines) if not line[0].isspace())
             return _from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
         signs = [_sign(line) for line in lines]
-        if any(map(self.is_turn, lines)):
+        if self._speakers and any(map(self.is_turn, lines)):
             return _from((n for n, line in enumerate(lines) if self.is_turn(line)), len(lines))
         counts = Counter(
             sign
@@ -179,7 +179,8 @@ class Entries:
             return _from(_begun(signs, set(counts)), len(lines))
         if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
             return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
-        return _from(range(len(lines)), len(lines)) if _are_rows(lines) else []
+        rows = len(lines) >= _FEW and _are_rows(lines)
+        return _from(range(len(lines)), len(lines)) if rows else []
 
 
 def _sign(line: str) -> str | None:
@@ -261,7 +262,7 @@ def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Ent
 def _are_rows(lines: Sequence[str]) -> bool:
     """Return whether lines that do not begin alike are the rows of a table or of a list."""
     count = len(lines)
-    if count < _FEW or any(map(_ITEM.match, lines)):
+    if any(map(_ITEM.match, lines)):
         return False
     if sum(_COLUMNS.search(line) is not None for line in lines) >= _CODES * count:
         return True

@@ -134,7 +134,7 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     if log:
         return unread
     lines = list(_lines(text)) if "\n" in text else []  # a row of text is often one line
-    if lines and not _number_lines(lines, unread):
+    if lines and not (len(lines) >= _LINES and _number_lines(lines, unread)):
         _join_pages(lines, unread)
         _join_clauses(text, unread)
     _add_hyphens(text, unread)
