@@ -168,8 +168,10 @@ def _refuse_contradictions(
     if paths:
         expect_query_first("ask", question, paths)
     else:
-        has_remember = {"--remember or --no-remember": remember is not None}
-        refuse(given_options(files) | has_remember, "has no effect on an index")
+        refuse(
+            given_options(files) | {"--remember or --no-remember": remember is not None},
+            "has no effect on an index",
+        )
 
 
 def _find_in_files(
@@ -244,10 +246,6 @@ def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> Non
 
 
 def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
-    counts = {
-        name: getattr(result.reply, name)
-        for name in ("finish", "prompt_tokens", "completion_tokens")
-    }
     return {
         "question": context.question,
         "answer": result.text or None,
@@ -259,7 +257,10 @@ def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[st
         "left_out": context.left_out,
         "context_tokens": context.tokens,
         "llm_model": model,
-        **counts,
+        **{
+            name: getattr(result.reply, name)
+            for name in ("finish", "prompt_tokens", "completion_tokens")
+        },
     }
 
 

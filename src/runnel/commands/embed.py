@@ -17,36 +17,15 @@ from runnel.jobs.rows import RowFile, Shard
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
-Input = Annotated[
-    str,
-    typer.Argument(
-        metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin."
-    ),
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy."
-    ),
-]
-PoolingOption = Annotated[
-    Literal["cls", "eos", "mean"] | None,
-    typer.Option(help="A text's vector: first token's, last's, mean (default: the model's)."),
-]
-TruncateDim = Annotated[
-    int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")
-]
-PrecisionOption = Annotated[
-    Literal["float32", "int8", "uint8", "binary", "ubinary"],
-    typer.Option(help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."),
-]
-Ranges = Annotated[
-    Path | None, typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents.")
-]
-
 
 def embed(
-    texts: Input,
+    texts: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.",
+        ),
+    ],
     *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
@@ -59,11 +38,30 @@ def embed(
         int | None,
         typer.Option(min=1, help="Cut texts to this many tokens, special ones included."),
     ] = None,
-    shard: ShardOf = None,
-    pooling: PoolingOption = None,
-    truncate_dim: TruncateDim = None,
-    precision: PrecisionOption = "float32",
-    ranges: Ranges = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy."
+        ),
+    ] = None,
+    pooling: Annotated[
+        Literal["cls", "eos", "mean"] | None,
+        typer.Option(help="A text's vector: first token's, last's, mean (default: the model's)."),
+    ] = None,
+    truncate_dim: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again."),
+    ] = None,
+    precision: Annotated[
+        Literal["float32", "int8", "uint8", "binary", "ubinary"],
+        typer.Option(
+            help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."
+        ),
+    ] = "float32",
+    ranges: Annotated[
+        Path | None,
+        typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Embed each text of INPUT. Interrupted work resumes when you repeat the command.

@@ -23,51 +23,17 @@ if TYPE_CHECKING:
 
 _SHOWN = 160  # characters of a document on the terminal
 
-Documents = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DOCUMENTS",
-        help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.",
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all)."),
-]
-Depth = Annotated[
-    int | None,
-    typer.Option(min=1, help="Candidates to take from the run for each query (default: all)."),
-]
-MemoryFolder = Annotated[
-    str | None,
-    typer.Option(help="Folder to keep what is remembered of documents (default: in RAM)."),
-]
-MemoryDtype = Annotated[
-    Literal["int8", "bf16", "fp32"],
-    typer.Option(help="Precision of a recurrent model's states in it."),
-]
-Template = Annotated[
-    str | None,
-    typer.Option(
-        help=(
-            "Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's"
-            " own)."
-        )
-    ),
-]
-MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query.")
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option(metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N."),
-]
-
 
 def rerank(
     context: typer.Context,
     query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query ...")] = None,
-    documents: Documents = None,
+    documents: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DOCUMENTS",
+            help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.",
+        ),
+    ] = None,
     *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
@@ -81,13 +47,43 @@ def rerank(
         str | None, typer.Option(help="TREC run with the candidates of each query.")
     ] = None,
     to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
-    top_k: TopK = None,
-    depth: Depth = None,
-    max_tokens: MaxTokens = None,
-    shard: ShardOf = None,
-    memory: MemoryFolder = None,
-    memory_dtype: MemoryDtype = "int8",
-    template: Template = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k", "-k", min=1, help="Documents to keep for each query (default: all)."
+        ),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Candidates to take from the run for each query (default: all)."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut documents to fit this many tokens with the query."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N."
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Folder to keep what is remembered of documents (default: in RAM)."),
+    ] = None,
+    memory_dtype: Annotated[
+        Literal["int8", "bf16", "fp32"],
+        typer.Option(help="Precision of a recurrent model's states in it."),
+    ] = "int8",
+    template: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the"
+                " model's own)."
+            )
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Order DOCUMENTS by how well they answer QUERY; or those of --run for --queries.
@@ -176,8 +172,15 @@ def _rank_one(
     else:
         say(f"note: {documents} has no documents")
     if as_json:
-        rows = [{"rank": h.rank, "id": h.id, "score": h.score, "text": h.text} for h in hits]
-        print_json({"query": query, "model": model, "hits": rows})
+        print_json(
+            {
+                "query": query,
+                "model": model,
+                "hits": [
+                    {"rank": h.rank, "id": h.id, "score": h.score, "text": h.text} for h in hits
+                ],
+            }
+        )
         return 0
     console = stdout_console()
     for hit in hits:

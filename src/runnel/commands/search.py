@@ -118,11 +118,10 @@ def search(
     index = open_index(
         place, model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr)
     )
-    where = parse_conditions(conditions or [], index.store.settings.fields)
     hits = index.search(
         query,
         top_k,
-        where=where,
+        where=parse_conditions(conditions or [], index.store.settings.fields),
         **options,
         read=read,
         sentences=sentences,

@@ -58,8 +58,9 @@ def verify(
         )
     unread = sum(bool(file.error) for file in skipped)
     if as_json:
-        rows = [asdict(file) for file in skipped]
-        print_json({"quote": quote} | verified.as_json() | {"skipped": rows})
+        print_json(
+            {"quote": quote} | verified.as_json() | {"skipped": [asdict(file) for file in skipped]}
+        )
     elif verified.match is None:
         say("error: no file was read, so nothing is known about the quote")
     else:

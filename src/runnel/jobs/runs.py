@@ -3,15 +3,14 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from runnel.errors import InputError, counted
 from runnel.files import replacing, write_jsonl
-from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.progress import Item, notify, open_progress
 from runnel.journal import Journal, Row
 from runnel.text.lines import read_json
 
-Item = TypeVar("Item")
 Rows = tuple[Iterable[Item], Callable[[Item], Mapping[str, object]], str | None]
 """Questions, in the same order in every run; what makes a row of one; and the fingerprint of the
 model, if there is one.

@@ -57,5 +57,8 @@ def _cell(value: Mapping[str, float] | None) -> str:
 def _test_cells(test: Mapping[str, float] | None) -> list[str]:
     if test is None:
         return ["", "", ""]
-    interval = f"{test['low']:+.4f} to {test['high']:+.4f}"
-    return [f"{test['difference']:+.4f}", interval, f"{test['p']:.4f}"]
+    return [
+        f"{test['difference']:+.4f}",
+        f"{test['low']:+.4f} to {test['high']:+.4f}",
+        f"{test['p']:.4f}",
+    ]

@@ -167,15 +167,15 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
             _show_evidence(result)
 
 
-_SHARES = ("share", "sigmoid", "share_above", "found_above")
-
-
 def _show_evidence(result: Mapping[str, Any]) -> None:
     metrics = list(result["metrics"])
 
     def row(name: str, group: Mapping[str, Any]) -> list[str]:
-        values = [f"{group['metrics'][metric]:.4f}" for metric in metrics]
-        return [name, f"{group['queries']:,}", *values]
+        return [
+            name,
+            f"{group['queries']:,}",
+            *[f"{group['metrics'][metric]:.4f}" for metric in metrics],
+        ]
 
     ranked = "sentences"
     if "chunk_words" in result:
@@ -196,7 +196,10 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
                 f"{values['score']} to {values['score'] + 1}",
                 f"{values['sentences']:,}",
                 f"{values['answers']:,}",
-                *(f"{values[key]:.3f}" for key in _SHARES),
+                *(
+                    f"{values[key]:.3f}"
+                    for key in ("share", "sigmoid", "share_above", "found_above")
+                ),
             ]
             for values in result["calibration"]
         ]

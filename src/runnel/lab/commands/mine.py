@@ -95,6 +95,8 @@ def mine(
     if as_json:
         print_json({"out": str(to), **counts})
     else:
-        examples = counted(counts["examples"], "example")
-        print_text(f"{to}: {examples}, {counted(counts['drawn'], 'negative')} drawn")
+        print_text(
+            f"{to}: {counted(counts['examples'], 'example')},"
+            f" {counted(counts['drawn'], 'negative')} drawn"
+        )
     return 0

@@ -79,8 +79,10 @@ def _show_index(result: Mapping[str, Any]) -> None:
     count = result["queries"]
     wrong = [answer for answer in result["answers"] if answer["problem"]]
     first = min(result["top_k"], result["documents"])
-    where = f"the first {first} of {result['documents']:,} documents in {one_line(result['index'])}"
-    print_text(f"{count - len(wrong):,} of {count:,} questions answered by {where}")
+    print_text(
+        f"{count - len(wrong):,} of {count:,} questions answered by the first {first} of"
+        f" {result['documents']:,} documents in {one_line(result['index'])}"
+    )
     names = [name for name in metrics if not name.startswith("place ")]
     rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
     if result["places"]:
@@ -141,8 +143,13 @@ def _show_patterns(result: Mapping[str, Any]) -> None:
         if (kinds := ranking["kinds"]) and ranking["system"] == rankings[0]["system"]:
             rows = []
             for kind, values in kinds.items():
-                means = [f"{values['metrics'][metric][0]:.3f}" for metric in metrics]
-                rows.append([one_line(kind), f"{values['queries']:,}", *means])
+                rows.append(
+                    [
+                        one_line(kind),
+                        f"{values['queries']:,}",
+                        *[f"{values['metrics'][metric][0]:.3f}" for metric in metrics],
+                    ]
+                )
             print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
 
 

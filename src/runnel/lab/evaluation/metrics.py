@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -219,5 +220,8 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
     common = [metric for metric in sets[0] if all(metric in metrics for metrics in sets)]
-    means = {metric: sum(metrics[metric] for metrics in sets) / len(sets) for metric in common}
-    return {"name": name, "sets": len(sets), "metrics": means}
+    return {
+        "name": name,
+        "sets": len(sets),
+        "metrics": {metric: fmean(metrics[metric] for metrics in sets) for metric in common},
+    }

@@ -77,11 +77,10 @@ def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
         filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(length // 8)]
     documents = [_hide(sentence, filler, length * 3 // 4, chance) for sentence in hidden]
     asked = [str(row) for row in sorted(chance.sample(range(_DOCUMENTS), _QUERIES))]
-    texts = ((str(row), text) for row, text in enumerate(documents))
     return _write(
         folder,
         name,
-        texts,
+        ((str(row), text) for row, text in enumerate(documents)),
         ((row, questions[int(row)]) for row in asked),
         ((row, row, 1) for row in asked),
     )
@@ -90,10 +89,9 @@ def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
 def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
     names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
     keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
-    pairs = zip(names, keys, strict=True)
     hidden = [
         f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}."
-        for name, key in pairs
+        for name, key in zip(names, keys, strict=True)
     ]
     return [f"What is the pass key for {name}?" for name in names], hidden
 
@@ -184,10 +182,15 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
     if task.startswith("generated:"):
         name = task.removeprefix("generated:")
         kinds = ("needle", "passkey")
-        sets = []
-        for kind, length in itertools.product(kinds, LENGTHS):
-            write = partial(_write_generated, kind=kind, length=length)
-            sets.append(Set(f"{kind}-{length}", write, ("nDCG@1",), kind))
+        sets = [
+            Set(
+                f"{kind}-{length}",
+                partial(_write_generated, kind=kind, length=length),
+                ("nDCG@1",),
+                kind,
+            )
+            for kind, length in itertools.product(kinds, LENGTHS)
+        ]
         expect_choice(name, [*kinds, *(part.name for part in sets)], "the task after generated:")
         return [part for part in sets if name in (part.name, part.group)]
     path = Path(task)
@@ -324,9 +327,10 @@ def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Pa
     queries that only they answer.
     """
     rows = [row for row in _loco_rows(queries, *_LOCO_QUERY) if row[1]["dataset"] == name]
-    passages = _loco_rows(documents, "dataset", "pid", "passage")
     empty = {
-        str(row["pid"]) for _, row in passages if row["dataset"] == name and row["passage"] is None
+        str(row["pid"])
+        for _, row in _loco_rows(documents, "dataset", "pid", "passage")
+        if row["dataset"] == name and row["passage"] is None
     }
     kept = [
         (where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))
@@ -376,11 +380,10 @@ def _hub(
         )
         for length in lengths:
             label = own if length is None else f"{own}-{length}"
-            write = partial(_write_hub, name=label, files=files, length=length)
             sets.append(
                 Set(
                     label,
-                    write,
+                    partial(_write_hub, name=label, files=files, length=length),
                     _NDCG if length is None else ("nDCG@1",),
                     "" if length is None else own,
                 )

@@ -62,9 +62,9 @@ def is_evidence(path: Path) -> bool:
         return False
     where, row = next(read_json(path))
     if "evidence" not in row and not is_released(row):
-        expected = 'expected evidence ("question", "document", "evidence") or judgments (qrels)'
         raise InputError(
-            f"{where}: {expected}; questions about an index go to `runnel lab questions`"
+            f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels);'
+            " questions about an index go to `runnel lab questions`"
         )
     return True
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runnel import files
-from runnel.checks import expect_choice, expect_count
+from runnel.checks import expect_choice, expect_count, raise_first
 from runnel.config import arguments
 from runnel.errors import InputError
 
@@ -373,8 +373,7 @@ def _check(recipe: Recipe, path: str) -> None:
             elif type(number) is float:
                 fits = 0 < number < math.inf or (number == 0 and name not in _ABOVE_ZERO)
                 wrong[f"{name} is {number}; expected a number {least}"] = not fits
-    if message := next((message for message, holds in wrong.items() if holds), None):
-        raise InputError(f"{path}: {message}")
+    raise_first({f"{path}: {message}": holds for message, holds in wrong.items()})
 
 
 def _toml(value: Any) -> str:

@@ -14,7 +14,6 @@ them to the Trainer of the job (`trainers`), which makes batches of them, and wh
 
 import errno
 import json
-import logging
 import math
 import re
 import shutil
@@ -32,7 +31,7 @@ from transformers import Trainer
 from runnel.checks import expect_choice
 from runnel.errors import InputError, NumericalError
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
-from runnel.jobs.progress import open_progress
+from runnel.jobs.progress import inform, notify, open_progress
 from runnel.lab.training import recipes
 from runnel.lab.training.document_trainer import AveragedTrainer
 from runnel.lab.training.forward import finished
@@ -47,8 +46,6 @@ from runnel.models.model import Model
 from runnel.models.recurrent.adapters import merge, save_adapter
 from runnel.request import Progress
 from runnel.text.lines import read_json
-
-log = logging.getLogger("runnel")
 
 # files and folders in a run folder
 RECIPE = "recipe.toml"
@@ -99,7 +96,7 @@ def run_recipe(
     # it detects several processes on CPUs only with cpu=True
     state = PartialState(cpu=not torch.cuda.is_available())
     if state.is_main_process and state.num_processes > 1:
-        log.info("%d processes share every batch", state.num_processes)
+        inform(f"{state.num_processes} processes share every batch")
     # 2. Find the data.
     located = locate_data(recipe, data, home)
     # 3. Run, alone in the folder.
@@ -153,7 +150,7 @@ def _search_learning_rate(recipe: Recipe, folder: Path, data: Path, state: Parti
         try:
             held_out = _run(trial, folder / _TRIALS / f"{rate}", data, state, search.share).held_out
         except NumericalError as error:
-            log.info("learning rate %g: %s", rate, error)
+            inform(f"learning rate {rate:g}: {error}")
             held_out = {search.metric: math.nan}
         expect_choice(search.metric, held_out, "search.metric")
         figure = held_out[search.metric]
@@ -170,7 +167,7 @@ def _search_learning_rate(recipe: Recipe, folder: Path, data: Path, state: Parti
         )
     sign = 1 if search.metric.endswith("loss") else -1
     best = min(figures, key=lambda rate: sign * figures[rate])
-    log.info("learning rates and %s: %s; %g is used", search.metric, figure_of, best)
+    inform(f"learning rates and {search.metric}: {figure_of}; {best:g} is used")
     return best
 
 
@@ -219,7 +216,7 @@ def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> S
     # 2. Train, from the last checkpoint if there is one.
     last = find_whole_checkpoint(folder / "checkpoints")
     if last is not None:
-        log.info("resuming from %s", last)
+        inform(f"resuming from {last}")
     is_main = trainer.is_world_process_zero()  # one of several processes
     meter: AbstractContextManager[Progress] = nullcontext(lambda done, total: None)
     if is_main:
@@ -238,9 +235,9 @@ def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> S
         trainer.calibrate(data.aside)
     held_out = _losses(trainer.evaluate()) | before if data.held_out is not None else {}
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
-        log.warning(
-            "%d texts were cut to data.max_query_tokens or data.max_document_tokens",
-            trainer.data_collator.truncated,
+        notify(
+            f"{trainer.data_collator.truncated} texts were cut to data.max_query_tokens or"
+            " data.max_document_tokens"
         )
     # 4. Save it.
     if is_main:
@@ -260,9 +257,7 @@ def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> S
         last_loss=losses[-1],
         held_out=held_out,
         learning_rate=recipe.train.learning_rate,
-        tokens=throughput.tokens,
-        tokens_per_s=throughput.tokens_per_s,
-        seconds=throughput.seconds,
+        **throughput,
     )
 
 
@@ -298,11 +293,12 @@ def _reporting_full_disk(folder: Path) -> Iterator[None]:
             raise
         path = find_whole_checkpoint(folder / "checkpoints")
         saved = f"{path.name} is complete" if path else "there is no complete checkpoint yet"
-        message = (
+        raise OSError(
+            errno.ENOSPC,
             f"a file could not be written, probably because the disk is full; {saved}. Free some"
-            " space and repeat the command to resume"
-        )
-        raise OSError(errno.ENOSPC, message, str(folder)) from error
+            " space and repeat the command to resume",
+            str(folder),
+        ) from error
 
 
 def _losses(metrics: dict[str, float]) -> dict[str, float]:

@@ -17,7 +17,6 @@ https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_tra
 
 import csv
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from runnel.checks import by_id, expect_choice, utf8
 from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import decode, digest, open_bytes
+from runnel.jobs.progress import notify
 from runnel.lab.evaluation.published import Row, read_rows
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.training.data import Dropped
@@ -366,7 +366,6 @@ SETS = {
 
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
 _OPTIONAL = ("answer_type", "category", "sentences")
-log = logging.getLogger("runnel")
 
 
 def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet]:
@@ -511,7 +510,7 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
     Source: https://github.com/MambaRetriever/MambaRetriever (README.md, "Evaluation Data
         Structure", "License").
     """
-    log.warning("%s: released under %s, not for commercial use", path, LICENSE)
+    notify(f"{path}: released under {LICENSE}, not for commercial use")
     by_category = find(path.parent, BY_CATEGORY)
     categories = (
         {key: name.lower() for (name, key), _ in read_values(by_category, 2)} if by_category else {}
