@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.parameters import Dtype, Json, Model
+from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import DTYPES, note_compiling
@@ -27,8 +26,8 @@ def embed(
         ),
     ],
     *,
-    model: Model = "pocket",
-    dtype: Dtype = "auto",
+    model: parameters.Model = "pocket",
+    dtype: parameters.Dtype = "auto",
     to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")],
     as_query: Annotated[
         bool,
@@ -62,7 +61,7 @@ def embed(
         Path | None,
         typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents."),
     ] = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Embed each text of INPUT. Interrupted work resumes when you repeat the command.
 
@@ -97,7 +96,7 @@ def embed(
             model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim
         )
         if as_query and not embedder.model.prompts.get("query"):
-            say(f"note: {model} has no query prompt: --query puts nothing before the texts")
+            display.say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         return embedder
 
     # 2. vectors
@@ -114,10 +113,10 @@ def embed(
     )
     # 3. what was written
     if as_json:
-        print_json({"out": str(out), **result})
+        display.print_json({"out": str(out), **result})
     else:
         form = "" if precision == "float32" else f", {precision}"
-        print_text(
+        display.print_text(
             f"{out}: {counted(result['count'], 'vector')} of {result['dimension']} numbers{form}"
         )
     return 0

@@ -231,14 +231,20 @@ def find(
         first = next(documents, None)
         findings = Findings(unit or "sentence")
         if first is not None:
-            search = partial(
-                find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest
-            )
-            search = partial(search, cache=stored, progress=meter, explain=explain)
-            search = partial(search, language=reading.language)
-            documents = chain([first], documents)
             with _timed(seconds, "score"):
-                findings = search(load(), query, documents)
+                findings = find_sentences(
+                    load(),
+                    query,
+                    chain([first], documents),
+                    top_k=top_k,
+                    context=context,
+                    unit=unit,
+                    min_score=lowest,
+                    language=reading.language,
+                    cache=stored,
+                    progress=meter,
+                    explain=explain,
+                )
         if html is not None:
             from runnel.server.view import report_of  # imports torch
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runnel.commands.display import print_json, print_text
-from runnel.commands.parameters import Json, refuse, refuse_others
+from runnel.commands import display, parameters
 from runnel.errors import CheckpointError, InputError, RunnelError, counted
 
 _INDENT, _WIDTH = 20, 120
@@ -30,7 +29,7 @@ def info(
         bool, typer.Option("--cache", help="Show what is remembered of files instead.")
     ] = False,
     empty: Annotated[bool, typer.Option("--empty", help="With --cache: delete it.")] = False,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Show what MODEL is and whether it fits this machine, without loading it.
 
@@ -38,9 +37,9 @@ def info(
     Example: runnel info pocket-mamba2
     """
     if cache:
-        refuse_others(context, "--cache", _cache)
+        parameters.refuse_others(context, "--cache", _cache)
         return _cache(empty, as_json)
-    refuse({"--empty": empty}, "needs --cache")
+    parameters.refuse({"--empty": empty}, "needs --cache")
     from runnel.models.describe import describe_model
 
     try:
@@ -53,12 +52,12 @@ def info(
             f" `runnel check --in {model}` verifies it"
         ) from error
     if as_json:
-        print_json(description)
+        display.print_json(description)
         return 0
     shown = _model(description) | _parts(description) | _machine(description)
     for label, lines in shown.items():
         for line in lines or ["none"]:
-            print_text(_line(label, line))
+            display.print_text(_line(label, line))
             label = ""
     return 0
 
@@ -74,12 +73,19 @@ def _cache(empty: bool, as_json: bool) -> int:
     if empty:
         trim(folder, -1)
     if as_json:
-        facts = {"folder": str(folder), "documents": count, "bytes": size}
-        print_json(facts | {"limit_bytes": LIMIT_BYTES, "emptied": empty})
+        display.print_json(
+            {
+                "folder": str(folder),
+                "documents": count,
+                "bytes": size,
+                "limit_bytes": LIMIT_BYTES,
+                "emptied": empty,
+            }
+        )
     else:
         sizes = f"{_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"
-        print_text(_line("folder", str(folder)))
-        print_text(_line("documents", f"{count:,}, {sizes}"))
+        display.print_text(_line("folder", str(folder)))
+        display.print_text(_line("documents", f"{count:,}, {sizes}"))
     return 0
 
 
@@ -181,10 +187,8 @@ def _parts(description: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _head(head: dict[str, Any]) -> str:
-    parameters = f", {head['parameters']:,} parameters" if head["parameters"] else ""
-    return (
-        head["kind"] + parameters + (f", scores a text by {head['unit']}" if "unit" in head else "")
-    )
+    count = f", {head['parameters']:,} parameters" if head["parameters"] else ""
+    return head["kind"] + count + (f", scores a text by {head['unit']}" if "unit" in head else "")
 
 
 def _machine(description: dict[str, Any]) -> dict[str, list[str]]:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import Meter, print_json, print_text, say, stdout_console
-from runnel.commands.find import expect_query_first
-from runnel.commands.parameters import Dtype, Json, Model, refuse, refuse_others
+from runnel.commands import display, find, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import DTYPES, note_compiling
@@ -35,8 +33,8 @@ def rerank(
         ),
     ] = None,
     *,
-    model: Model = "pocket",
-    dtype: Dtype = "auto",
+    model: parameters.Model = "pocket",
+    dtype: parameters.Dtype = "auto",
     queries: Annotated[
         str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")
     ] = None,
@@ -84,7 +82,7 @@ def rerank(
             )
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Order DOCUMENTS by how well they answer QUERY; or those of --run for --queries.
 
@@ -96,7 +94,7 @@ def rerank(
     """
     # 1. one query over documents has a form of its own
     if query is not None and documents is not None:
-        refuse_others(context, "QUERY", _rank_one)
+        parameters.refuse_others(context, "QUERY", _rank_one)
         return _rank_one(
             query,
             documents,
@@ -112,7 +110,9 @@ def rerank(
     missing = ", ".join(name for name, value in files.items() if value is None)
     if query is not None:
         missing = "DOCUMENTS"
-    refuse({missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}")
+    parameters.refuse(
+        {missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}"
+    )
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
     part = None if shard is None else Shard.parse(shard)
@@ -144,9 +144,9 @@ def rerank(
     )
     # 4. what was written
     if as_json:
-        print_json({"out": str(out), **result})
+        display.print_json({"out": str(out), **result})
     else:
-        print_text(f"{out}: {counted(result['count'], 'query')}")
+        display.print_text(f"{out}: {counted(result['count'], 'query')}")
     return 0
 
 
@@ -161,18 +161,18 @@ def _rank_one(
     max_tokens: int | None,
     as_json: bool,
 ) -> int:
-    expect_query_first("rerank", query, [documents])
+    find.expect_query_first("rerank", query, [documents])
     texts = read_texts(documents)
     hits: list[Hit] = []
     if texts:
         reranker = _load(model, dtype, template)
-        with Meter("reading") as meter:
+        with display.Meter("reading") as meter:
             hits = reranker.rank(query, texts, top_k, progress=meter, max_tokens=max_tokens)
         note_cut(reranker.truncated, reranker.pair_limit(max_tokens))
     else:
-        say(f"note: {documents} has no documents")
+        display.say(f"note: {documents} has no documents")
     if as_json:
-        print_json(
+        display.print_json(
             {
                 "query": query,
                 "model": model,
@@ -182,7 +182,7 @@ def _rank_one(
             }
         )
         return 0
-    console = stdout_console()
+    console = display.stdout_console()
     for hit in hits:
         text = " ".join((hit.text or "").split())
         short = text if len(text) <= _SHOWN else text[:_SHOWN].rsplit(" ", 1)[0] + " ..."

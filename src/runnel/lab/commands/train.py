@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.parameters import Json
+from runnel.commands import display, parameters
 from runnel.errors import MissingDependency, counted, install_command
 from runnel.jobs.loading import note_compiling
 
@@ -43,7 +42,7 @@ def train(
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change this setting.")
     ] = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Train a model as RECIPE says. An interrupted run resumes when you repeat the command.
 
@@ -66,11 +65,11 @@ def train(
     summary = run_recipe(settings, folder, data=data, home=home)
     # 3. Print the summary.
     if finished:
-        say(f"note: {folder} is finished already")
+        display.say(f"note: {folder} is finished already")
     if os.environ.get("RANK", "0") != "0":  # one of several processes speaks for all
         return 0
     if as_json:
-        print_json(asdict(summary))
+        display.print_json(asdict(summary))
         return 0
     held_out = "".join(
         f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items()
@@ -78,7 +77,7 @@ def train(
     losses = " to ".join(
         dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss))
     )
-    print_text(
+    display.print_text(
         f"{summary.model}: {counted(summary.steps, 'step')}, loss {losses}{held_out}; "
         f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
     )
