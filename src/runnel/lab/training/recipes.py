@@ -210,11 +210,6 @@ def find(name: str) -> Path:
     return Path(name)
 
 
-def sizes(name: str) -> list[str]:
-    """Return the sizes that a recipe has settings for."""
-    return list(_load(find(name))[1])
-
-
 def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -> Recipe:
     """Read a recipe by name or path, with the settings of one of its sizes and then `changes`,
     "key=value" as TOML.
