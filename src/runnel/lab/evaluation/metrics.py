@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError, needing
+from runnel.errors import InputError, errors_as, needing
 from runnel.files import create_folder, sweep, write_json, write_jsonl
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
@@ -79,16 +79,17 @@ def evaluate(
     names: dict[Any, list[str]] = {}
     for name, metric in metrics.items():
         names.setdefault(metric, []).append(name)
-    try:
-        run = {query: scores for query, scores in ranks.items() if scores}
+    run = {query: scores for query, scores in ranks.items() if scores}
+    with errors_as(
+        InputError,
+        f"{', '.join(metrics)}: ir-measures cannot compute these",
+        ValueError,
+        RuntimeError,
+        advice="choose other metrics",
+    ):
         for metric in measures.iter_calc(list(names), qrels, run) if names else ():
             for name in names[metric.measure]:
                 values[metric.query_id][name] = float(metric.value)
-    except (ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{', '.join(metrics)}: ir-measures cannot compute these ({error}); choose other"
-            " metrics"
-        ) from error
     return values
 
 

@@ -280,13 +280,11 @@ def _write_pairs(
 ) -> TaskFiles:
     """Write a set of LoCoV0, whose pairs are of a document and of its own query."""
     pairs = list(read())
-    documents = ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs))
-    queries = ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs))
     return _write(
         folder,
         name,
-        documents,
-        queries,
+        ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs)),
+        ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs)),
         ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(pairs))),
     )
 
@@ -479,9 +477,9 @@ def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
     try:
         return query, document, as_grade(row.get("score", 1))
     except (TypeError, ValueError, OverflowError) as error:
-        most = f"a whole number of at most {MOST_GRADE:,}"
         raise InputError(
-            f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}'
+            f'{where}: expected a whole number of at most {MOST_GRADE:,} as "score", got'
+            f" {str(row['score'])[:40]!r}"
         ) from error
 
 

@@ -69,18 +69,17 @@ class Texts:
                 ((row, d.id, d.text) for row, d in enumerate(documents)),
             )
             self._base.execute("CREATE UNIQUE INDEX by_id ON texts (id)")
-        except (sqlite3.IntegrityError, sqlite3.OperationalError) as error:
-            query = "SELECT id FROM texts GROUP BY id HAVING COUNT(*) > 1 ORDER BY MIN(row) LIMIT 1"
-            what = (
+        except sqlite3.OperationalError as error:
+            raise ReadError(
                 f"the corpus cannot be copied to a temporary file ({error}); give SQLITE_TMPDIR a"
                 " folder with room"
-            )
-            if isinstance(error, sqlite3.IntegrityError):
-                what = (
-                    f"two documents of the corpus have the id {self._value(query)!r}; expected each"
-                    " id once"
-                )
-            raise ReadError(what) from error
+            ) from error
+        except sqlite3.IntegrityError as error:
+            query = "SELECT id FROM texts GROUP BY id HAVING COUNT(*) > 1 ORDER BY MIN(row) LIMIT 1"
+            raise ReadError(
+                f"two documents of the corpus have the id {self._value(query)!r}; expected each id"
+                " once"
+            ) from error
         self._count = self._value("SELECT COUNT(*) FROM texts")
 
     def __len__(self) -> int:

@@ -94,12 +94,14 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     """
     name = recipe.model.name
     layers = recipe.model.layers
-    has_layers = stored and model.backbone.config.sentence_layers
     raise_first(
         {
             "model.layers trains layers for sentences through a head that stays:"
             f" {name} needs such layers, as pocket has, and model.new_head = false": (
-                layers and (recipe.model.new_head or not has_layers)
+                layers
+                and (
+                    recipe.model.new_head or not stored or not model.backbone.config.sentence_layers
+                )
             ),
             f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains;"
             " start from a model that reads query and document together: --model pocket-mamba2": (

@@ -272,8 +272,8 @@ def _muld(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) 
                 f'{where}: expected "input" to begin with a question that ends in "?", got'
                 f" {text[:60]!r}"
             )
-        question = {"document": asked[2], "question": asked[1]}
-        yield where, question | {"answers": answers, "choices": classes}
+        made = {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes}
+        yield where, made
 
 
 @dataclass(frozen=True)
