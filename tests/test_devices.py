@@ -19,10 +19,10 @@ import pytest
 import torch
 from helpers.stand_in_gpu import GPU, register, stand_in_gpu
 from helpers.tiny import judging_encoder, tiny_encoder, tiny_model, write_embedding_rwkv
-from helpers.tiny_training import BACKBONES, render_document, training_model
+from helpers.tiny_training import BACKBONES, make_item, render_document, training_model
 
 from runnel.engine import Engine, Request
-from runnel.lab.training.forward import make_item, sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, trainable
 from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
 from runnel.models.model import Model

@@ -68,6 +68,13 @@ def expect_count(value: object, what: str, least: int = 1) -> None:
         raise InputError(f"{what} is {reprlib.repr(value)}; expected a whole number from {least}")
 
 
+def raise_first(problems: Mapping[str, object], error: type[Exception] = InputError) -> None:
+    """Raise the error with the first of these messages that is true."""
+    for message, is_true in problems.items():
+        if is_true:
+            raise error(message)
+
+
 def expect_choice(value: object, choices: Iterable[str], what: str) -> None:
     """Raise InputError, which names the choices or, of many, the nearest ones, unless `value` is
     one; `what` names it.

@@ -157,8 +157,10 @@ class Journal:
         process is killed, none.
         """
         with self._connection() as database, database:
-            values = (_signed(row.key, json.dumps(row.value), row.data) for row in rows)
-            database.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", values)
+            database.executemany(
+                "INSERT INTO rows VALUES (?, ?, ?, ?)",
+                (_signed(row.key, json.dumps(row.value), row.data) for row in rows),
+            )
         self._count = len(self) + len(rows)
 
     def get(self, key: str | int) -> Any:

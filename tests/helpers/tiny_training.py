@@ -24,7 +24,9 @@ from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.lab.training.progress import STATE, Recorder, find_whole_checkpoint, logged_steps
 from runnel.models.embedder import Embedder
+from runnel.models.items import Item
 from runnel.models.model import Model
+from runnel.models.recurrent.scanner import ItemMaker
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
     "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),
@@ -127,3 +129,21 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         if whole
         else []
     )
+
+
+def make_item(
+    model: Model,
+    query: str,
+    document: str,
+    spans: np.ndarray | None = None,
+    labels: np.ndarray | None = None,
+) -> Item:
+    """Make an item of a query and a document as `SentenceRetriever.score` reads them.
+
+    `spans` (S, 2) tile the document, which is then read as it is, by default in the model's units;
+    `labels` (S,) are of these.
+    """
+    maker = ItemMaker(model)
+    if labels is not None:
+        labels = np.asarray(labels, np.float32)
+    return maker.item(maker.encode_query(query), maker.read(document, spans), labels)

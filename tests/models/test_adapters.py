@@ -6,14 +6,21 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, render_document, training_model
+from helpers.tiny_training import (
+    BACKBONES,
+    DOCUMENTS,
+    QUERY,
+    make_item,
+    render_document,
+    training_model,
+)
 from torch import Tensor, nn
 
 from runnel import Embedder
 from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
-from runnel.lab.training.forward import finished, make_item, sentence_scores, trainable
+from runnel.lab.training.forward import finished, sentence_scores, trainable
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import FILE, add_lora, load_adapter, merge, save_adapter

@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers.texts import repeat
 from helpers.tiny import write_tokenizer
+from helpers.tiny_training import make_item
 from helpers.tokenizers_for_tests import build, published_file
 from safetensors.torch import load_file, save_file
 
@@ -21,7 +22,6 @@ from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.lab.evaluation.evidence import by_retriever
-from runnel.lab.training.forward import make_item
 from runnel.models.foreign.bare import markers, vocabulary_name
 from runnel.records import Sentence
 from runnel.text.library import LibraryTokenizer

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import byte_level_model, tiny_model
+from helpers.tiny_training import make_item
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Sentence, SentenceRetriever
 from runnel.errors import InputError
-from runnel.lab.training.forward import make_item, sentence_scores
+from runnel.lab.training.forward import sentence_scores
 from runnel.text.sentences import UNITS
 
 QUERY = "does the river run to the sea"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands.display import Meter, one_line, print_json, print_text, say, stream_text
+from runnel.commands import display, parameters, search
 from runnel.commands.find import (
     FileOptions,
     MinScore,
@@ -18,11 +18,10 @@ from runnel.commands.find import (
     expect_query_first,
     parse_min_score,
 )
-from runnel.commands.parameters import Json, ModelOfIndex, NoUpdate, Query, given_options, refuse
-from runnel.commands.search import In, open_index
 from runnel.errors import counted
 from runnel.generation.endpoint import LOCAL, Endpoint, LanguageModelClient, LocalModel
 from runnel.jobs.loading import note_compiling
+from runnel.jobs.progress import notify_true
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
@@ -66,15 +65,15 @@ class LlmOptions:
 
 
 def ask(
-    question: Query,
+    question: parameters.Query,
     paths: Annotated[
         list[str] | None,
         typer.Argument(metavar="PATH", help="Files, folders and globs; - is stdin."),
     ] = None,
     *,
-    model: ModelOfIndex = None,
-    place: In = None,
-    no_update: NoUpdate = False,
+    model: parameters.ModelOfIndex = None,
+    place: search.In = None,
+    no_update: parameters.NoUpdate = False,
     llm: LlmOptions = LlmOptions(),
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to look for.")] = 20,
     min_score: MinScore = None,
@@ -92,7 +91,7 @@ def ask(
     ] = False,
     files: FileOptions = FileOptions(),
     remember: Remember = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Answer QUERY from files or an index, by a language model.
 
@@ -110,7 +109,7 @@ def ask(
 
     # 1. the language model, and what finds sentences
     endpoint = llm.open()
-    index = None if paths else open_index(place, model, {}, update=not no_update)
+    index = None if paths else search.open_index(place, model, {}, update=not no_update)
     if index is None:
         retriever = SentenceRetriever.load(model or "pocket")
     else:
@@ -134,18 +133,20 @@ def ask(
     missing = f"no sentence has a score of {min_score} or more" if sentences else "nothing found"
     if not excerpts or (unanswered(answers) and not anyway):
         if excerpts:
-            say(f"{unanswered(answers)}; the language model was not asked (--anyway asks it)")
+            display.say(
+                f"{unanswered(answers)}; the language model was not asked (--anyway asks it)"
+            )
         else:
-            say(f"{missing}; the language model was not asked")
+            display.say(f"{missing}; the language model was not asked")
         if as_json:
-            print_json({"question": question, "answer": None} | about)
+            display.print_json({"question": question, "answer": None} | about)
         return 2 if failed else 1
     # 4. an answer from them
     encode = retriever.model.tokenizer.encode
     context = choose(question, excerpts, context_tokens, lambda text: len(encode(text).ids))
     if as_json:
         result = answer(endpoint, context, max_tokens=answer_tokens)
-        print_json(_as_json(endpoint.model, context, result) | about)
+        display.print_json(_as_json(endpoint.model, context, result) | about)
     else:
         result = _print_answer(endpoint, context, answer_tokens, whole=show_context)
     _report(context, result, answer_tokens)
@@ -163,13 +164,17 @@ def _refuse_contradictions(
     place: str | None,
     no_update: bool,
 ) -> None:
-    refuse({"PATH": place and paths}, "cannot be given with --in")
-    refuse({"--no-update": no_update and (place or paths)}, "is for the project's own index")
+    parameters.refuse({"PATH": place and paths}, "cannot be given with --in")
+    parameters.refuse(
+        {"--no-update": no_update and (place or paths)}, "is for the project's own index"
+    )
     if paths:
         expect_query_first("ask", question, paths)
     else:
-        has_remember = {"--remember or --no-remember": remember is not None}
-        refuse(given_options(files) | has_remember, "has no effect on an index")
+        parameters.refuse(
+            parameters.given_options(files) | {"--remember or --no-remember": remember is not None},
+            "has no effect on an index",
+        )
 
 
 def _find_in_files(
@@ -185,14 +190,14 @@ def _find_in_files(
     from runnel.generation.asking import excerpts_of_findings
 
     cache = files.cache(lambda: retriever, retriever.model.source, remember)
-    with files.reader() as reader, Meter("reading") as meter:
+    with files.reader() as reader, display.Meter("reading") as meter:
         documents = read_documents(
             paths,
             reader,
             skipped,
             selection=files.selection(),
             cache=cache,
-            report=say,
+            report=display.say,
             through=meter.files,
         )
         findings = find(
@@ -221,15 +226,15 @@ def _print_answer(
 
     def show(part: str) -> None:
         nonlocal pieces
-        stream_text(part)
+        display.stream_text(part)
         pieces += 1
 
     try:
         result = answer(endpoint, context, max_tokens=max_tokens, on_text=show)
     finally:  # also if it breaks off: the error has a line of its own
-        stream_text("\n" if pieces else "")
+        display.stream_text("\n" if pieces else "")
     if result.cited and not whole:
-        stream_text("\n")
+        display.stream_text("\n")
         _show_excerpts(context.excerpts, result.cited)
     return result
 
@@ -237,17 +242,15 @@ def _print_answer(
 def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> None:
     for number in numbers:
         excerpt = excerpts[number - 1]
-        print_text(f"[{number}] {one_line(str(excerpt))}  characters {excerpt.start}-{excerpt.end}")
+        display.print_text(
+            f"[{number}] {display.one_line(str(excerpt))}  characters {excerpt.start}-{excerpt.end}"
+        )
         for line in excerpt.text.strip().splitlines():
-            print_text(f"    {line}")
-    stream_text("\n")
+            display.print_text(f"    {line}")
+    display.stream_text("\n")
 
 
 def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
-    counts = {
-        name: getattr(result.reply, name)
-        for name in ("finish", "prompt_tokens", "completion_tokens")
-    }
     return {
         "question": context.question,
         "answer": result.text or None,
@@ -259,37 +262,38 @@ def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[st
         "left_out": context.left_out,
         "context_tokens": context.tokens,
         "llm_model": model,
-        **counts,
+        **{
+            name: getattr(result.reply, name)
+            for name in ("finish", "prompt_tokens", "completion_tokens")
+        },
     }
 
 
 def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> None:
     """Say on stderr what the reader of the answer must know."""
-    if not result.text:
-        silent = not result.reply.text.strip()
-        why = (
-            "the language model's reply is empty"
-            if silent
-            else "the language model finds no answer there"
-        )
-        say(f"{counted(len(context.excerpts), 'excerpt')} read; {why}")
-    elif not result.cited:
-        say("note: the answer cites no excerpt")
-    elif result.unsourced:
-        say(f"note: {counted(len(result.unsourced), 'sentence')} without a source")
-    if result.removed:
-        removed = ", ".join(f"[{number}]" for number in result.removed)
-        say(
-            f"note: removed from the answer: {removed}; it read"
-            f" {counted(len(context.excerpts), 'excerpt')}"
-        )
-    for quotation in result.misquoted:
-        say(f'note: no excerpt says, word for word: "{quotation}"')
-    if context.left_out:
-        left_out = counted(context.left_out, "excerpt")
-        say(
+    read = counted(len(context.excerpts), "excerpt")
+    silent = not result.reply.text.strip()
+    removed = ", ".join(f"[{number}]" for number in result.removed)
+    left_out = counted(context.left_out, "excerpt")
+    notify_true(
+        {
+            f"{read} read; the language model's reply is empty": not result.text and silent,
+            f"{read} read; the language model finds no answer there": (
+                not result.text and not silent
+            ),
+            "note: the answer cites no excerpt": result.text and not result.cited,
+            f"note: {counted(len(result.unsourced), 'sentence')} without a source": (
+                result.cited and result.unsourced
+            ),
+            f"note: removed from the answer: {removed}; it read {read}": removed,
+            **{
+                f'note: no excerpt says, word for word: "{quotation}"': True
+                for quotation in result.misquoted
+            },
             f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens"
-            " to use more"
-        )
-    if result.reply.finish == "length":
-        say(f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens")
+            " to use more": context.left_out,
+            f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens": (
+                result.reply.finish == "length"
+            ),
+        }
+    )

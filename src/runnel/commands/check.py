@@ -2,13 +2,11 @@
 
 from dataclasses import asdict
 
-from runnel.commands import display, parameters
-from runnel.commands.indexes import expect_project
-from runnel.commands.search import In
+from runnel.commands import display, indexes, parameters, search
 from runnel.errors import counted
 
 
-def check(place: In = None, *, as_json: parameters.Json = False) -> int:
+def check(place: search.In = None, *, as_json: parameters.Json = False) -> int:
     """Verify that an index is complete and undamaged.
 
     Prints all damage of everything that the index stores.
@@ -19,7 +17,7 @@ def check(place: In = None, *, as_json: parameters.Json = False) -> int:
     from runnel.search.check import check_store
     from runnel.search.stores import open_store
 
-    place = place or str(expect_project().place)
+    place = place or str(indexes.expect_project().place)
     store = open_store(place)
     commit = store.last_commit()
     damage = check_store(store)
@@ -27,15 +25,22 @@ def check(place: In = None, *, as_json: parameters.Json = False) -> int:
         damaged = "" if item.document is None else f"damaged: {item.document}: "
         display.say(f"{damaged}{item.reason}")
     if as_json:
-        counts = {"index": place, "documents": commit.documents, "passages": commit.passages}
-        display.print_json(counts | {"damaged": [asdict(item) for item in damage]})
+        display.print_json(
+            {
+                "index": place,
+                "documents": commit.documents,
+                "passages": commit.passages,
+                "damaged": [asdict(item) for item in damage],
+            }
+        )
     elif damage:
         display.print_text(
             f"{place}: {len(damage):,} damaged; restore it from a copy, or delete damaged documents"
             " (Index.delete) and index them again"
         )
     else:
-        passages = counted(commit.passages, "passage")
-        documents = counted(commit.documents, "document")
-        display.print_text(f"{place}: {documents}, {passages}, none damaged")
+        display.print_text(
+            f"{place}: {counted(commit.documents, 'document')},"
+            f" {counted(commit.passages, 'passage')}, none damaged"
+        )
     return 1 if damage else 0

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel import __version__, ops
-from runnel.commands.display import Meter, print_json, print_text
-from runnel.commands.parameters import Json
+from runnel.commands import display, parameters
 from runnel.errors import (
     DISTRIBUTION,
     MissingDependency,
@@ -53,7 +52,7 @@ _WORDS = 600  # of the text that is timed: less than a step
 _ROUNDS = 3
 
 
-def doctor(as_json: Json = False) -> int:
+def doctor(as_json: parameters.Json = False) -> int:
     """Check this installation, and whether other users can read what is stored of texts.
 
     Prints which kernels run and why, how fast pocket is with them, and what is missing for what.
@@ -63,7 +62,7 @@ def doctor(as_json: Json = False) -> int:
     """
     note_compiling()
     cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(ops.__file__).parent)
-    with Meter("measuring pocket"):
+    with display.Meter("measuring pocket"):
         pocket = _pocket()
     report = {
         "machine": machine(),
@@ -77,10 +76,10 @@ def doctor(as_json: Json = False) -> int:
         "extras": extras(),
     }
     if as_json:
-        print_json(report)
+        display.print_json(report)
     else:
         for label, text in _lines(report):
-            print_text(f"{label:<14}{text}".rstrip())
+            display.print_text(f"{label:<14}{text}".rstrip())
     return 1 if pocket["problem"] else 0
 
 

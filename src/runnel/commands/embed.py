@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.parameters import Dtype, Json, Model
+from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import DTYPES, note_compiling
@@ -17,39 +16,18 @@ from runnel.jobs.rows import RowFile, Shard
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
-Input = Annotated[
-    str,
-    typer.Argument(
-        metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin."
-    ),
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy."
-    ),
-]
-PoolingOption = Annotated[
-    Literal["cls", "eos", "mean"] | None,
-    typer.Option(help="A text's vector: first token's, last's, mean (default: the model's)."),
-]
-TruncateDim = Annotated[
-    int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")
-]
-PrecisionOption = Annotated[
-    Literal["float32", "int8", "uint8", "binary", "ubinary"],
-    typer.Option(help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."),
-]
-Ranges = Annotated[
-    Path | None, typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents.")
-]
-
 
 def embed(
-    texts: Input,
+    texts: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.",
+        ),
+    ],
     *,
-    model: Model = "pocket",
-    dtype: Dtype = "auto",
+    model: parameters.Model = "pocket",
+    dtype: parameters.Dtype = "auto",
     to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")],
     as_query: Annotated[
         bool,
@@ -59,12 +37,31 @@ def embed(
         int | None,
         typer.Option(min=1, help="Cut texts to this many tokens, special ones included."),
     ] = None,
-    shard: ShardOf = None,
-    pooling: PoolingOption = None,
-    truncate_dim: TruncateDim = None,
-    precision: PrecisionOption = "float32",
-    ranges: Ranges = None,
-    as_json: Json = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy."
+        ),
+    ] = None,
+    pooling: Annotated[
+        Literal["cls", "eos", "mean"] | None,
+        typer.Option(help="A text's vector: first token's, last's, mean (default: the model's)."),
+    ] = None,
+    truncate_dim: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again."),
+    ] = None,
+    precision: Annotated[
+        Literal["float32", "int8", "uint8", "binary", "ubinary"],
+        typer.Option(
+            help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."
+        ),
+    ] = "float32",
+    ranges: Annotated[
+        Path | None,
+        typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents."),
+    ] = None,
+    as_json: parameters.Json = False,
 ) -> int:
     """Embed each text of INPUT. Interrupted work resumes when you repeat the command.
 
@@ -99,7 +96,7 @@ def embed(
             model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim
         )
         if as_query and not embedder.model.prompts.get("query"):
-            say(f"note: {model} has no query prompt: --query puts nothing before the texts")
+            display.say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         return embedder
 
     # 2. vectors
@@ -116,10 +113,10 @@ def embed(
     )
     # 3. what was written
     if as_json:
-        print_json({"out": str(out), **result})
+        display.print_json({"out": str(out), **result})
     else:
         form = "" if precision == "float32" else f", {precision}"
-        print_text(
+        display.print_text(
             f"{out}: {counted(result['count'], 'vector')} of {result['dimension']} numbers{form}"
         )
     return 0

@@ -53,13 +53,6 @@ _OPEN = "\ue000"
 _CLOSE = "\ue001"
 
 
-Paths = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="PATH",
-        help=("Files, folders, globs: text, md, html, pdf, epub, Office, mail, rows; - is stdin."),
-    ),
-]
 MinScore = Annotated[
     str | None,
     typer.Option(
@@ -80,10 +73,29 @@ Remember = Annotated[
 class ParsingOptions:
     """Which files are read, and how they are parsed."""
 
-    include: parameters.Include = None
-    exclude: parameters.Exclude = None
-    no_ignore: parameters.NoIgnore = False
-    language: parameters.Language = "auto"
+    include: Annotated[
+        list[str] | None,
+        typer.Option("--include", metavar="GLOB", help="Of folders, read only these, e.g. *.md."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="GLOB", help="Skip files and folders, e.g. drafts/."),
+    ] = None
+    no_ignore: Annotated[
+        bool,
+        typer.Option(
+            "--no-ignore", help="Also read files that .gitignore and .ignore files ignore."
+        ),
+    ] = False
+    language: Annotated[
+        str,
+        typer.Option(
+            "--language",
+            metavar="CODE",
+            help="Language, for sentence ends: de, fr (default: detect).",
+            show_default=False,
+        ),
+    ] = "auto"
     ocr: parameters.OcrOption = None
     parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
 
@@ -141,7 +153,15 @@ class FileOptions(ParsingOptions):
 
 def find(
     query: parameters.Query,
-    paths: Paths,
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH",
+            help=(
+                "Files, folders, globs: text, md, html, pdf, epub, Office, mail, rows; - is stdin."
+            ),
+        ),
+    ],
     *,
     model: parameters.Model = "pocket",
     dtype: parameters.Dtype = "auto",
@@ -211,14 +231,20 @@ def find(
         first = next(documents, None)
         findings = Findings(unit or "sentence")
         if first is not None:
-            search = partial(
-                find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest
-            )
-            search = partial(search, cache=stored, progress=meter, explain=explain)
-            search = partial(search, language=reading.language)
-            documents = chain([first], documents)
             with _timed(seconds, "score"):
-                findings = search(load(), query, documents)
+                findings = find_sentences(
+                    load(),
+                    query,
+                    chain([first], documents),
+                    top_k=top_k,
+                    context=context,
+                    unit=unit,
+                    min_score=lowest,
+                    language=reading.language,
+                    cache=stored,
+                    progress=meter,
+                    explain=explain,
+                )
         if html is not None:
             from runnel.server.view import report_of  # imports torch
 

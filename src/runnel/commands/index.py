@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands import display, parameters
-from runnel.commands.find import ParsingOptions
-from runnel.commands.indexes import (
-    IndexOptions,
-    RememberStates,
-    find_project,
-    print_changes,
-    summary,
-)
+from runnel.commands import display, find, indexes, parameters
 from runnel.errors import InputError, StoreBusy, describe
 from runnel.jobs.loading import note_compiling
 from runnel.search.file_hashes import FileHashes
@@ -33,9 +25,9 @@ def index(
         typer.Argument(metavar="PATH", help="Files, folders, globs, of all kinds that find reads."),
     ] = None,
     *,
-    options: IndexOptions = IndexOptions(),
-    parsing: ParsingOptions = ParsingOptions(),
-    remember: RememberStates = False,
+    options: indexes.IndexOptions = indexes.IndexOptions(),
+    parsing: find.ParsingOptions = find.ParsingOptions(),
+    remember: indexes.RememberStates = False,
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")
     ] = False,
@@ -76,7 +68,7 @@ def index(
     if options.to is not None:
         place = shown = options.to
     else:
-        project = find_project(Path.cwd()) or Project(Path.cwd().resolve())
+        project = indexes.find_project(Path.cwd()) or Project(Path.cwd().resolve())
         project = project.extend(paths or [], selection)
         project.save()
         files = files.of(project)
@@ -88,7 +80,7 @@ def index(
         # 3. One update, or an update after every change.
         if watch:
             return _watch(opened, files, shown)
-        return print_changes(opened, _update(opened, files), shown, as_json)
+        return indexes.print_changes(opened, _update(opened, files), shown, as_json)
 
 
 def _update(index: Index, files: IndexedFiles) -> Changes:
@@ -106,8 +98,8 @@ def _watch(index: Index, files: IndexedFiles, shown: str) -> int:
         nonlocal note
         try:
             changes = _update(index, files)
-            if summary(changes, without=("unchanged", "empty")) or not note:
-                print_changes(index, changes, shown, as_json=False)
+            if indexes.summary(changes, without=("unchanged", "empty")) or not note:
+                indexes.print_changes(index, changes, shown, as_json=False)
         except (StoreBusy, InputError) as error:
             # InputError: a file or folder that was named is gone
             if describe(error) != note:

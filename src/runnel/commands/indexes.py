@@ -116,10 +116,9 @@ def print_changes(index: Index, changes: Changes, place: str, as_json: bool) -> 
             }
         )
     else:
-        tokens_read = counted(changes.tokens_read, "token")
         display.print_text(
             f"{place}: {summary(changes) or 'no documents found'};"
-            f" {counted(documents, 'document')}, {tokens_read} read"
+            f" {counted(documents, 'document')}, {counted(changes.tokens_read, 'token')} read"
         )
     return 1 if changes.failed else 0
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runnel.commands.display import print_json, print_text
-from runnel.commands.parameters import Json, refuse, refuse_others
+from runnel.commands import display, parameters
 from runnel.errors import CheckpointError, InputError, RunnelError, counted
 
 _INDENT, _WIDTH = 20, 120
@@ -30,7 +29,7 @@ def info(
         bool, typer.Option("--cache", help="Show what is remembered of files instead.")
     ] = False,
     empty: Annotated[bool, typer.Option("--empty", help="With --cache: delete it.")] = False,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Show what MODEL is and whether it fits this machine, without loading it.
 
@@ -38,9 +37,9 @@ def info(
     Example: runnel info pocket-mamba2
     """
     if cache:
-        refuse_others(context, "--cache", _cache)
+        parameters.refuse_others(context, "--cache", _cache)
         return _cache(empty, as_json)
-    refuse({"--empty": empty}, "needs --cache")
+    parameters.refuse({"--empty": empty}, "needs --cache")
     from runnel.models.describe import describe_model
 
     try:
@@ -48,17 +47,17 @@ def info(
     except CheckpointError as error:
         if not _is_index(model):
             raise
-        commands = (
-            f"`runnel search QUERY --in {model}` searches it, `runnel check --in {model}`"
-            " verifies it"
-        )
-        raise InputError(f"{model} is an index, not a model; {commands}") from error
+        raise InputError(
+            f"{model} is an index, not a model; `runnel search QUERY --in {model}` searches it,"
+            f" `runnel check --in {model}` verifies it"
+        ) from error
     if as_json:
-        print_json(description)
+        display.print_json(description)
         return 0
-    for label, lines in (*_model(description), *_parts(description), *_machine(description)):
+    shown = _model(description) | _parts(description) | _machine(description)
+    for label, lines in shown.items():
         for line in lines or ["none"]:
-            print_text(_line(label, line))
+            display.print_text(_line(label, line))
             label = ""
     return 0
 
@@ -74,12 +73,19 @@ def _cache(empty: bool, as_json: bool) -> int:
     if empty:
         trim(folder, -1)
     if as_json:
-        facts = {"folder": str(folder), "documents": count, "bytes": size}
-        print_json(facts | {"limit_bytes": LIMIT_BYTES, "emptied": empty})
+        display.print_json(
+            {
+                "folder": str(folder),
+                "documents": count,
+                "bytes": size,
+                "limit_bytes": LIMIT_BYTES,
+                "emptied": empty,
+            }
+        )
     else:
         sizes = f"{_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"
-        print_text(_line("folder", str(folder)))
-        print_text(_line("documents", f"{count:,}, {sizes}"))
+        display.print_text(_line("folder", str(folder)))
+        display.print_text(_line("documents", f"{count:,}, {sizes}"))
     return 0
 
 
@@ -103,58 +109,50 @@ def _line(label: str, text: str) -> str:
     ) or label.ljust(_INDENT)
 
 
-def _model(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    yield "model", [description["model"]]
-    yield "architecture", [f"{description['architecture']}: {description['layout']}"]
-    for key in ("layers", "width", "vocabulary"):
-        yield key, [f"{description[key]:,}"]
+def _model(description: dict[str, Any]) -> dict[str, list[str]]:
     config = [
         f"{key} {_value(value)}"
         for key, value in description["config"].items()
         if key not in _OWN_LINES and value is not None
     ]
-    yield "config", [", ".join(config)]
-    yield (
-        "parameters",
-        [
-            f"{description['parameters']:,}, of them {description['embedding_parameters']:,} in the"
-            " embedding"
-        ],
-    )
     stored = " and ".join(sorted(description["stored_bytes"]))
     files = list(description["files"])
     named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} to {files[-1]}"
-    yield "weights", [f"{_size(description['file_bytes'])} on disk, {stored}: {named}"]
-    yield (
-        "",
-        [
-            f"{_size(description['weight_bytes'])} when loaded as {description['dtype']} on"
-            f" {description['device']}"
+    return {
+        "model": [description["model"]],
+        "architecture": [f"{description['architecture']}: {description['layout']}"],
+        **{key: [f"{description[key]:,}"] for key in ("layers", "width", "vocabulary")},
+        "config": [", ".join(config)],
+        "parameters": [
+            f"{description['parameters']:,}, of them {description['embedding_parameters']:,} in the"
+            " embedding"
         ],
-    )
+        "weights": [
+            f"{_size(description['file_bytes'])} on disk, {stored}: {named}",
+            f"{_size(description['weight_bytes'])} when loaded as {description['dtype']} on"
+            f" {description['device']}",
+        ],
+        "state per sequence": [_state(description)],
+        "work per token": list(_work(description)),
+    }
+
+
+def _state(description: dict[str, Any]) -> str:
     if description["recurrent"]:
         layers = ", ".join(
             f"{key} {'x'.join(map(str, shape[1:])) or 1}"
             for key, shape in description["state"].items()
         )
-        yield (
-            "state per sequence",
-            [f"{_size(description['state_bytes_per_sequence'])}, in each layer {layers}"],
+        return f"{_size(description['state_bytes_per_sequence'])}, in each layer {layers}"
+    if description["passage_tokens"]:
+        return (
+            f"none: reads documents in passages of {description['passage_tokens']:,} tokens, a"
+            f" short text of up to {description['max_tokens']:,} tokens as one"
         )
-    elif description["passage_tokens"]:
-        yield (
-            "state per sequence",
-            [
-                f"none: reads documents in passages of {description['passage_tokens']:,} tokens, a"
-                f" short text of up to {description['max_tokens']:,} tokens as one"
-            ],
-        )
-    else:
-        longest = "any length"
-        if description["max_tokens"] is not None:
-            longest = f"at most {description['max_tokens']:,} tokens"
-        yield "state per sequence", [f"none: reads a text only as a whole, {longest}"]
-    yield "work per token", list(_work(description))
+    longest = "any length"
+    if description["max_tokens"] is not None:
+        longest = f"at most {description['max_tokens']:,} tokens"
+    return f"none: reads a text only as a whole, {longest}"
 
 
 def _work(description: dict[str, Any]) -> Iterator[str]:
@@ -174,58 +172,41 @@ def _work(description: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _parts(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _parts(description: dict[str, Any]) -> dict[str, list[str]]:
     if description["problem"] is not None:
-        yield "problem", [description["problem"]]
-        return
+        return {"problem": [description["problem"]]}
     tokenizer = description["tokenizer"]
-    yield "tokenizer", [f"{tokenizer['file'] or tokenizer['kind']}, {tokenizer['tokens']:,} tokens"]
-    yield (
-        "markers",
-        [
-            ", ".join(
-                f"{which} {_marker(marker)}" for which, marker in description["markers"].items()
-            )
-        ],
-    )
-    yield "heads", [f"{key}: {_head(head)}" for key, head in description["heads"].items()]
-    for kind in ("templates", "prompts"):
-        yield (
-            kind,
-            [
-                f"{key}: {text!r}" if kind == "prompts" else f"{key}: {text}"
-                for key, text in description[kind].items()
-            ],
-        )
+    markers = [f"{which} {_marker(marker)}" for which, marker in description["markers"].items()]
+    return {
+        "tokenizer": [f"{tokenizer['file'] or tokenizer['kind']}, {tokenizer['tokens']:,} tokens"],
+        "markers": [", ".join(markers)],
+        "heads": [f"{key}: {_head(head)}" for key, head in description["heads"].items()],
+        "templates": [f"{key}: {text}" for key, text in description["templates"].items()],
+        "prompts": [f"{key}: {text!r}" for key, text in description["prompts"].items()],
+    }
 
 
 def _head(head: dict[str, Any]) -> str:
-    parameters = f", {head['parameters']:,} parameters" if head["parameters"] else ""
-    return (
-        head["kind"] + parameters + (f", scores a text by {head['unit']}" if "unit" in head else "")
-    )
+    count = f", {head['parameters']:,} parameters" if head["parameters"] else ""
+    return head["kind"] + count + (f", scores a text by {head['unit']}" if "unit" in head else "")
 
 
-def _machine(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _machine(description: dict[str, Any]) -> dict[str, list[str]]:
     bf16 = "bf16 in hardware" if description["native_bf16"] else "bf16 emulated"
-    yield (
-        "machine",
-        [
+    gpu = description["gpu"]
+    free = f"{_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else ""
+    states = description["states_that_fit"]
+    longest = counted(description["longest_step_tokens"], "token")
+    return {
+        "machine": [
             f"{counted(description['cores'], 'core')}, {counted(description['threads'], 'thread')},"
             f" {bf16}"
         ],
-    )
-    gpu = description["gpu"]
-    free = f"{_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else ""
-    yield "gpu", [f"{gpu['name']}, {free}" if gpu else "none"]
-    yield (
-        "free memory",
-        [f"{_size(description['memory_free_bytes'])}: {_fits(description['fits'])}"],
-    )
-    if description["states_that_fit"] is not None:
-        yield "states that fit", [f"{description['states_that_fit']:,}"]
-    longest = counted(description["longest_step_tokens"], "token")
-    yield "longest step", [f"{longest}; {description['step_tokens']:,} unless asked for"]
+        "gpu": [f"{gpu['name']}, {free}" if gpu else "none"],
+        "free memory": [f"{_size(description['memory_free_bytes'])}: {_fits(description['fits'])}"],
+        **({} if states is None else {"states that fit": [f"{states:,}"]}),
+        "longest step": [f"{longest}; {description['step_tokens']:,} unless asked for"],
+    }
 
 
 def _fits(fits: dict[str, bool]) -> str:

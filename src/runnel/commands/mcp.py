@@ -9,9 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from runnel.agents.clients import configure
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.indexes import find_project
-from runnel.commands.parameters import Json, Model, NoUpdate, refuse
+from runnel.commands import display, indexes, parameters
 from runnel.errors import InputError, needing
 from runnel.jobs.loading import note_compiling
 
@@ -20,12 +18,12 @@ Program = Literal["claude-code", "cursor", "vscode", "codex", "gemini"]
 
 def mcp(
     *,
-    model: Model = "pocket",
+    model: parameters.Model = "pocket",
     index: Annotated[
         str | None,
         typer.Option("--in", metavar="DIR", help="Index to search (default: the project's)."),
     ] = None,
-    no_update: NoUpdate = False,
+    no_update: parameters.NoUpdate = False,
     roots: Annotated[
         list[Path] | None,
         typer.Option(
@@ -56,7 +54,7 @@ def mcp(
     skill: Annotated[
         bool, typer.Option("--skill", help="Print SKILL.md, for agents that use a shell, and exit.")
     ] = False,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Serve files and an index to language-model agents by the Model Context Protocol, read-only.
 
@@ -67,22 +65,26 @@ def mcp(
     (claude-code), .cursor, .vscode or .gemini, or in ~/.codex; other entries stay as they are.
     """
     if skill:
-        print_text(
+        display.print_text(
             files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8").rstrip("\n")
         )
         return 0
     if not http:
-        refuse({"--port": port, "--json": as_json}, "needs --http")
-    refuse({"--http": http and (install or uninstall)}, "has no effect on a configuration")
+        parameters.refuse({"--port": port, "--json": as_json}, "needs --http")
+    parameters.refuse(
+        {"--http": http and (install or uninstall)}, "has no effect on a configuration"
+    )
     with needing("runnel mcp needs the MCP SDK", "agents"):
         from runnel.agents.documents import AgentSettings
         from runnel.agents.server import create_server, serve_http, serve_stdio
         from runnel.agents.tools import Tools
-    refuse({"--no-update": no_update and index}, "has no effect with --in, which is never updated")
+    parameters.refuse(
+        {"--no-update": no_update and index}, "has no effect with --in, which is never updated"
+    )
     folders = tuple(roots or [Path()])
     program = install or uninstall
     if program is not None:
-        refuse({"--uninstall": install and uninstall}, "cannot be given with --install")
+        parameters.refuse({"--uninstall": install and uninstall}, "cannot be given with --install")
         place = index and (index if "://" in index else os.path.abspath(index))
         options = {"--model": model, "--max-characters": str(max_characters), "--in": place}
         command = [
@@ -91,13 +93,13 @@ def mcp(
             *(part for name, value in options.items() if value for part in (name, value)),
             *(["--no-update"] if no_update else []),
         ]
-        print_text(str(configure(program, command if install else None)))
+        display.print_text(str(configure(program, command if install else None)))
         return 0
     if not roots and Path.cwd() == Path(Path.cwd().anchor):
         raise InputError(
             f"the working directory is {Path.cwd()}, which holds every file; give --root DIR"
         )
-    project = find_project(folders[0]) if index is None else None
+    project = indexes.find_project(folders[0]) if index is None else None
     note_compiling()
     if project is not None:
         index = str(project.place)
@@ -107,9 +109,9 @@ def mcp(
     if http:
 
         def started(url: str) -> None:
-            say(f"serving agents at {url}")
+            display.say(f"serving agents at {url}")
             if as_json:
-                print_json({"url": url})
+                display.print_json({"url": url})
                 sys.stdout.flush()
 
         serve_http(server, 8676 if port is None else port, started)

@@ -33,14 +33,6 @@ Dtype = Annotated[
         )
     ),
 ]
-Include = Annotated[
-    list[str] | None,
-    typer.Option("--include", metavar="GLOB", help="Of folders, read only these, e.g. *.md."),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option("--exclude", metavar="GLOB", help="Skip files and folders, e.g. drafts/."),
-]
 OcrOption = Annotated[
     str | None,
     typer.Option(
@@ -62,19 +54,6 @@ ParseSeconds = Annotated[
 ]
 Encoding = Annotated[
     str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")
-]
-Language = Annotated[
-    str,
-    typer.Option(
-        "--language",
-        metavar="CODE",
-        help="Language, for sentence ends: de, fr (default: detect).",
-        show_default=False,
-    ),
-]
-NoIgnore = Annotated[
-    bool,
-    typer.Option("--no-ignore", help="Also read files that .gitignore and .ignore files ignore."),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
 TestSets = Annotated[

@@ -4,9 +4,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands import display, parameters
-from runnel.commands.find import ParsingOptions
-from runnel.commands.indexes import IndexOptions, RememberStates, print_changes
+from runnel.commands import display, find, indexes, parameters
 from runnel.jobs.loading import note_compiling
 from runnel.search.files import check_paths
 from runnel.text.folders import EVERYTHING
@@ -17,9 +15,9 @@ def ray(
         list[str], typer.Argument(metavar="PATH", help="Files, folders, globs, as of index.")
     ],
     *,
-    options: IndexOptions = IndexOptions(),
-    parsing: ParsingOptions = ParsingOptions(),
-    remember: RememberStates = False,
+    options: indexes.IndexOptions = indexes.IndexOptions(),
+    parsing: find.ParsingOptions = find.ParsingOptions(),
+    remember: indexes.RememberStates = False,
     address: Annotated[
         str | None,
         typer.Option(
@@ -75,4 +73,4 @@ def ray(
             )
             if changes:
                 index.optimize()
-        return print_changes(index, changes, place, as_json)
+        return indexes.print_changes(index, changes, place, as_json)

@@ -5,15 +5,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.parameters import (
-    PARSE_SECONDS,
-    Encoding,
-    Json,
-    OcrOption,
-    ParseSeconds,
-    refuse,
-)
+from runnel.commands import display, parameters
 from runnel.errors import InputError
 from runnel.search.finding import locate
 from runnel.text.documents.document import Limits
@@ -44,10 +36,10 @@ def read(
     row: Annotated[
         str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.")
     ] = None,
-    ocr: OcrOption = None,
-    parse_seconds: ParseSeconds = PARSE_SECONDS,
-    encoding: Encoding = None,
-    as_json: Json = False,
+    ocr: parameters.OcrOption = None,
+    parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS,
+    encoding: parameters.Encoding = None,
+    as_json: parameters.Json = False,
 ) -> int:
     """Show FILE, or its lines, pages or characters, as all commands of runnel see it.
 
@@ -60,7 +52,7 @@ def read(
         ("character", characters),
     )
     given = {by: value for by, value in options if value is not None}
-    refuse({"--lines, --pages and --characters": len(given) > 1}, "exclude each other")
+    parameters.refuse({"--lines, --pages and --characters": len(given) > 1}, "exclude each other")
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
     with DocumentReader(
@@ -68,15 +60,15 @@ def read(
     ) as reader:
         document = choose_row(reader.read(file), file, row)
     for warning in document.warnings:
-        say(f"note: {file}: {warning}")
+        display.say(f"note: {file}: {warning}")
     first, stop = span_of(document, file, by, start, end)
     if not as_json:
-        print_text(document.text[first:stop].removesuffix("\n"))
+        display.print_text(document.text[first:stop].removesuffix("\n"))
         return 0
     (place,) = locate(file, document, [(first, stop)])
     # of the first character, even if it is a line break
     line = document.text.count("\n", 0, first) + 1
-    print_json(
+    display.print_json(
         place.as_json() | {"line": line, "characters": len(document.text), "pages": document.pages}
     )
     return 0

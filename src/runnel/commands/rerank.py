@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import Meter, print_json, print_text, say, stdout_console
-from runnel.commands.find import expect_query_first
-from runnel.commands.parameters import Dtype, Json, Model, refuse, refuse_others
+from runnel.commands import display, find, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import DTYPES, note_compiling
@@ -23,54 +21,20 @@ if TYPE_CHECKING:
 
 _SHOWN = 160  # characters of a document on the terminal
 
-Documents = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DOCUMENTS",
-        help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.",
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all)."),
-]
-Depth = Annotated[
-    int | None,
-    typer.Option(min=1, help="Candidates to take from the run for each query (default: all)."),
-]
-MemoryFolder = Annotated[
-    str | None,
-    typer.Option(help="Folder to keep what is remembered of documents (default: in RAM)."),
-]
-MemoryDtype = Annotated[
-    Literal["int8", "bf16", "fp32"],
-    typer.Option(help="Precision of a recurrent model's states in it."),
-]
-Template = Annotated[
-    str | None,
-    typer.Option(
-        help=(
-            "Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's"
-            " own)."
-        )
-    ),
-]
-MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query.")
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option(metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N."),
-]
-
 
 def rerank(
     context: typer.Context,
     query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query ...")] = None,
-    documents: Documents = None,
+    documents: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DOCUMENTS",
+            help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.",
+        ),
+    ] = None,
     *,
-    model: Model = "pocket",
-    dtype: Dtype = "auto",
+    model: parameters.Model = "pocket",
+    dtype: parameters.Dtype = "auto",
     queries: Annotated[
         str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")
     ] = None,
@@ -81,14 +45,44 @@ def rerank(
         str | None, typer.Option(help="TREC run with the candidates of each query.")
     ] = None,
     to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
-    top_k: TopK = None,
-    depth: Depth = None,
-    max_tokens: MaxTokens = None,
-    shard: ShardOf = None,
-    memory: MemoryFolder = None,
-    memory_dtype: MemoryDtype = "int8",
-    template: Template = None,
-    as_json: Json = False,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k", "-k", min=1, help="Documents to keep for each query (default: all)."
+        ),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Candidates to take from the run for each query (default: all)."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut documents to fit this many tokens with the query."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N."
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Folder to keep what is remembered of documents (default: in RAM)."),
+    ] = None,
+    memory_dtype: Annotated[
+        Literal["int8", "bf16", "fp32"],
+        typer.Option(help="Precision of a recurrent model's states in it."),
+    ] = "int8",
+    template: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the"
+                " model's own)."
+            )
+        ),
+    ] = None,
+    as_json: parameters.Json = False,
 ) -> int:
     """Order DOCUMENTS by how well they answer QUERY; or those of --run for --queries.
 
@@ -100,7 +94,7 @@ def rerank(
     """
     # 1. one query over documents has a form of its own
     if query is not None and documents is not None:
-        refuse_others(context, "QUERY", _rank_one)
+        parameters.refuse_others(context, "QUERY", _rank_one)
         return _rank_one(
             query,
             documents,
@@ -116,7 +110,9 @@ def rerank(
     missing = ", ".join(name for name, value in files.items() if value is None)
     if query is not None:
         missing = "DOCUMENTS"
-    refuse({missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}")
+    parameters.refuse(
+        {missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}"
+    )
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
     part = None if shard is None else Shard.parse(shard)
@@ -148,9 +144,9 @@ def rerank(
     )
     # 4. what was written
     if as_json:
-        print_json({"out": str(out), **result})
+        display.print_json({"out": str(out), **result})
     else:
-        print_text(f"{out}: {counted(result['count'], 'query')}")
+        display.print_text(f"{out}: {counted(result['count'], 'query')}")
     return 0
 
 
@@ -165,21 +161,28 @@ def _rank_one(
     max_tokens: int | None,
     as_json: bool,
 ) -> int:
-    expect_query_first("rerank", query, [documents])
+    find.expect_query_first("rerank", query, [documents])
     texts = read_texts(documents)
     hits: list[Hit] = []
     if texts:
         reranker = _load(model, dtype, template)
-        with Meter("reading") as meter:
+        with display.Meter("reading") as meter:
             hits = reranker.rank(query, texts, top_k, progress=meter, max_tokens=max_tokens)
         note_cut(reranker.truncated, reranker.pair_limit(max_tokens))
     else:
-        say(f"note: {documents} has no documents")
+        display.say(f"note: {documents} has no documents")
     if as_json:
-        rows = [{"rank": h.rank, "id": h.id, "score": h.score, "text": h.text} for h in hits]
-        print_json({"query": query, "model": model, "hits": rows})
+        display.print_json(
+            {
+                "query": query,
+                "model": model,
+                "hits": [
+                    {"rank": h.rank, "id": h.id, "score": h.score, "text": h.text} for h in hits
+                ],
+            }
+        )
         return 0
-    console = stdout_console()
+    console = display.stdout_console()
     for hit in hits:
         text = " ".join((hit.text or "").split())
         short = text if len(text) <= _SHOWN else text[:_SHOWN].rsplit(" ", 1)[0] + " ..."

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands import display, parameters
-from runnel.commands.find import other_places, place_link
-from runnel.commands.indexes import expect_or_make_project, expect_project, refresh_project
+from runnel.commands import display, find, indexes, parameters
 from runnel.errors import counted
 from runnel.jobs.loading import note_compiling
 from runnel.records import Explanation, Hit, highest, normalize, percent
@@ -118,11 +116,10 @@ def search(
     index = open_index(
         place, model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr)
     )
-    where = parse_conditions(conditions or [], index.store.settings.fields)
     hits = index.search(
         query,
         top_k,
-        where=where,
+        where=parse_conditions(conditions or [], index.store.settings.fields),
         **options,
         read=read,
         sentences=sentences,
@@ -138,9 +135,14 @@ def search(
     if form != "json":
         display.note_unanswered(answers)
     if form == "json":
-        facts = {"query": query, "index": index.store.uri, "answers": answers}
         display.print_json(
-            {**facts, "documents": [hit.as_json() for hit in hits], "seconds": timings}
+            {
+                "query": query,
+                "index": index.store.uri,
+                "answers": answers,
+                "documents": [hit.as_json() for hit in hits],
+                "seconds": timings,
+            }
         )
     elif form == "jsonl":
         for hit in hits:
@@ -188,13 +190,13 @@ def open_index(
 
     project = None
     if place is None:
-        project = expect_or_make_project(model) if update else expect_project()
+        project = indexes.expect_or_make_project(model) if update else indexes.expect_project()
     note_compiling()
     start = time.perf_counter()
     index = Index.open(str(place if project is None else project.place), model)
     timings["open"] = time.perf_counter() - start
     if project is not None and update:
-        refresh_project(project, index, ocr)
+        indexes.refresh_project(project, index, ocr)
         timings["update"] = time.perf_counter() - start - timings["open"]
     return index
 
@@ -240,7 +242,7 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
         start = hit.sentences[0] if hit.sentences else hit.place
         head = Text(f"{hit.rank:>2}. ")
         name = hit.id.replace(hit.source, _file(hit), 1) if hit.source else hit.id
-        link = None if start is None else place_link(hit.source, start)
+        link = None if start is None else find.place_link(hit.source, start)
         head.append(
             display.one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=link)
         )
@@ -262,14 +264,14 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
             body = Text(sentence.words)
             body.append(
                 f"  ({shown})",
-                style=Style.parse("dim italic") + Style(link=place_link(hit.source, sentence)),
+                style=Style.parse("dim italic") + Style(link=find.place_link(hit.source, sentence)),
             )
             console.print(Padding(body, (0, 0, 0, 4)))
             if sentence.after:
                 console.print(Padding(Text(normalize(sentence.after), style="dim"), (0, 0, 0, 6)))
         if hit.also:
             places = [replace(place, file=_shown(place.file)) for place in hit.also]
-            line = display.one_line(other_places(places))
+            line = display.one_line(find.other_places(places))
             console.print(Text("    " + line, style="dim italic"), soft_wrap=True)
         console.print()
 

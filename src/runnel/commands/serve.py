@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import JsonLogLines, print_json, say
-from runnel.commands.parameters import Dtype, Json, Model
+from runnel.commands import display, parameters
 from runnel.errors import InputError, needing
 from runnel.jobs.loading import DTYPES, note_compiling
 
@@ -18,8 +17,8 @@ _KEY_VARIABLE = "RUNNEL_API_KEY"
 
 
 def serve(
-    model: Model = "pocket",
-    dtype: Dtype = "auto",
+    model: parameters.Model = "pocket",
+    dtype: parameters.Dtype = "auto",
     index: Annotated[
         str | None,
         typer.Option("--in", metavar="DIR", help="Index to search (default: the project's)."),
@@ -44,7 +43,7 @@ def serve(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")
     ] = False,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Serve a model and an index over HTTP, in the shapes of OpenAI, Cohere, Jina and TEI.
 
@@ -66,7 +65,7 @@ def serve(
         deadline_s=deadline,
     )
     if log_json:
-        logging.basicConfig(level=logging.WARNING, handlers=[JsonLogLines()], force=True)
+        logging.basicConfig(level=logging.WARNING, handlers=[display.JsonLogLines()], force=True)
         logging.getLogger("runnel").setLevel(logging.INFO)
     note_compiling()
     if index is None:
@@ -74,12 +73,12 @@ def serve(
     with bind(settings) as socket:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{socket.getsockname()[1]}"
-        say(f"loading {model}")
+        display.say(f"loading {model}")
 
         def started() -> None:
-            say(f"serving {model} at {url} (routes: /docs)")
+            display.say(f"serving {model} at {url} (routes: /docs)")
             if as_json:
-                print_json({"model": model, "url": url})
+                display.print_json({"model": model, "url": url})
                 sys.stdout.flush()
 
         serve(create_app(settings), [socket], started)
@@ -97,12 +96,14 @@ def _project_index(model: str) -> str | None:
     if project is None or not holds_index(project.place):
         return None
     if (model_of_index := open_store(project.place).settings.model) != model:
-        say(
+        display.say(
             f"note: the index of {project.folder} is not searched: its model is {model_of_index},"
             f" not {model}; give -m {model_of_index}"
         )
         return None
-    say(f"searching the index of {project.folder}; `runnel index --watch` keeps it up to date")
+    display.say(
+        f"searching the index of {project.folder}; `runnel index --watch` keeps it up to date"
+    )
     return str(project.place)
 
 

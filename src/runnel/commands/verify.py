@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands.display import one_line, print_json, print_text, say
-from runnel.commands.find import FileOptions
-from runnel.commands.parameters import Json
+from runnel.commands import display, find, parameters
 from runnel.errors import InputError, counted
 from runnel.records import normalize
 from runnel.search.finding import read_documents
@@ -33,8 +31,8 @@ def verify(
         list[str],
         typer.Argument(metavar="PATH", help="Files, folders and globs, as of `runnel find`."),
     ],
-    reading: FileOptions = FileOptions(),
-    as_json: Json = False,
+    reading: find.FileOptions = find.FileOptions(),
+    as_json: parameters.Json = False,
 ) -> int:
     """Tell whether the files at PATH have QUOTE word for word.
 
@@ -54,14 +52,18 @@ def verify(
     skipped: list[Skipped] = []
     with reading.reader() as reader:
         verified = verify(
-            quote, read_documents(files, reader, skipped, selection=reading.selection(), report=say)
+            quote,
+            read_documents(
+                files, reader, skipped, selection=reading.selection(), report=display.say
+            ),
         )
     unread = sum(bool(file.error) for file in skipped)
     if as_json:
-        rows = [asdict(file) for file in skipped]
-        print_json({"quote": quote} | verified.as_json() | {"skipped": rows})
+        display.print_json(
+            {"quote": quote} | verified.as_json() | {"skipped": [asdict(file) for file in skipped]}
+        )
     elif verified.match is None:
-        say("error: no file was read, so nothing is known about the quote")
+        display.say("error: no file was read, so nothing is known about the quote")
     else:
         _show(verified, unread)
     if unread or verified.match is None:
@@ -79,13 +81,17 @@ def _show(verified: Verified, unread: int) -> None:
         "changed": f"not word for word; the nearest stretch has {share}",
         "absent": f"not found; the nearest stretch has {share}",
     }[verified.match]
-    print_text(verdict + (f"; {counted(unread, 'file')} not read" if unread else ""))
+    display.print_text(verdict + (f"; {counted(unread, 'file')} not read" if unread else ""))
     for rank, place in enumerate(verified.places, start=1):
         note = ""
         if place.match == "normalized":
             note = "  differs in case" if place.case_differs else "  typography differs"
-        print_text(one_line(f"{rank:>2}. {place}  characters {place.start}-{place.end}{note}"))
-        print_text(f"    {normalize(place.text)}")
+        display.print_text(
+            display.one_line(f"{rank:>2}. {place}  characters {place.start}-{place.end}{note}")
+        )
+        display.print_text(f"    {normalize(place.text)}")
         for change in place.changes:
             quote = normalize(change.quote) or "(nothing)"
-            print_text(f"    quote: {quote}  document: {normalize(change.text) or '(nothing)'}")
+            display.print_text(
+                f"    quote: {quote}  document: {normalize(change.text) or '(nothing)'}"
+            )

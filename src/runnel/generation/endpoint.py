@@ -177,8 +177,7 @@ class Endpoint:
             "temperature": temperature,
         }
         most_bytes = _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN
-        seconds = self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
-        outer = _LIMITS.set((most_bytes, seconds))
+        outer = _LIMITS.set((most_bytes, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN))
         try:
             if on_text is None:
                 with self._errors("did not answer"):
@@ -223,8 +222,7 @@ class Endpoint:
             self._errors("did not answer"),
             self.client.chat.completions.create(**options) as stream,
         ):
-            content_type = stream.response.headers.get("content-type", "")
-            is_json = content_type.startswith("application/json")
+            is_json = stream.response.headers.get("content-type", "").startswith("application/json")
             if is_json and stream.response.read().lstrip().startswith(b"{"):  # no stream was sent
                 reply = _reply_of(ChatCompletion.construct(**stream.response.json()), max_tokens)
                 yield from (reply.raw, reply)

@@ -5,23 +5,25 @@ what the program shows it with, such as the terminal of a command; by default it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import Self, TypeVar
 
 from runnel.redaction import redact
 
 Item = TypeVar("Item")
 
 
-class WorkProgress(Protocol):
+class WorkProgress:
     """The progress of one piece of work: a context, called with what is done and, if it is known,
-    the total; it is the `progress` of a call.
+    the total; it is the `progress` of a call. This one shows nothing.
     """
 
-    label: str
+    def __init__(self, label: str, unit: str) -> None:
+        self.label = label
 
-    def __enter__(self) -> WorkProgress: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None: ...
 
@@ -34,21 +36,7 @@ class WorkProgress(Protocol):
             self(done, total)
 
 
-class _Unshown(WorkProgress):
-    def __init__(self, label: str, unit: str) -> None:
-        self.label = label
-
-    def __enter__(self) -> WorkProgress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def __call__(self, done: int, total: int | None = None) -> None:
-        pass
-
-
-_show: ContextVar[Callable[[str, str], WorkProgress]] = ContextVar("show", default=_Unshown)
+_show: ContextVar[Callable[[str, str], WorkProgress]] = ContextVar("show", default=WorkProgress)
 
 
 def show_progress_with(show: Callable[[str, str], WorkProgress]) -> None:
@@ -64,3 +52,15 @@ def open_progress(label: str, unit: str = "tokens") -> WorkProgress:
 def notify(message: str) -> None:
     """Log a line that the user is to read, without passwords; a command shows it on stderr."""
     logging.getLogger("runnel").warning("%s", redact(message))
+
+
+def notify_true(notes: Mapping[str, object]) -> None:
+    """Log those of these lines that are true."""
+    for message, is_true in notes.items():
+        if is_true:
+            notify(message)
+
+
+def inform(message: str) -> None:
+    """Log a line, without passwords, that a command shows with --verbose."""
+    logging.getLogger("runnel").info("%s", redact(message))

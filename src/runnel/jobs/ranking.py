@@ -160,8 +160,7 @@ def _read_documents(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dic
 
 def _expect_texts(file: str, names: Collection[str], texts: Collection[str]) -> None:
     if missing := sorted(name for name in names if name not in texts):
-        count = f"{len(missing):,} of {len(names):,} ids of the run"
         raise InputError(
-            f"{file} lacks {count}, the first is {missing[0]!r}; give the file that the run was"
-            " made from"
+            f"{file} lacks {len(missing):,} of {len(names):,} ids of the run, the first is"
+            f" {missing[0]!r}; give the file that the run was made from"
         )

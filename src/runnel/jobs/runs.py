@@ -10,15 +10,13 @@ A file of JSON lines: the caller calls `resumed_rows`, which does all of it.
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from runnel.errors import InputError, counted
 from runnel.files import replacing, write_jsonl
-from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.progress import Item, notify, open_progress
 from runnel.journal import Journal, Row
 from runnel.text.lines import read_json
-
-Item = TypeVar("Item")
 
 
 class Work(NamedTuple, Generic[Item]):

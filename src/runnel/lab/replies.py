@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from runnel.errors import EndpointError, RunnelError
 from runnel.files import create_folder, digest, sweep
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.jobs.progress import notify
+from runnel.jobs.progress import Item, notify
 from runnel.journal import Journal, Row
 from runnel.text.dialogue import Message
 
@@ -28,7 +28,6 @@ _BYTES_PER_TOKEN = 3  # for estimates of tokens: English has about 4 bytes, Chin
 _TEMPERATURE = 0.0  # the temperature of all requests
 _WAVE = 64  # items whose results are kept in memory at a time
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -87,8 +86,10 @@ class Replies:
         with self._changed:
             while key in self._asking:
                 self._changed.wait()
-            if (stored := self._stored(key, version)) is not None:
-                return stored
+            if (row := self._journal.get(key)) is not None:
+                text, finish, *counts = row
+                self._count(key, version, counts)
+                return Reply(text, finish, *counts[:2])
             if self._failures >= _PATIENCE:
                 raise Stopped(
                     f"{endpoint.url} failed {_PATIENCE} requests in a row; no more were sent"
@@ -105,13 +106,6 @@ class Replies:
                 self._failures = 0 if reply else self._failures + 1
                 if reply:
                     self._store(key, version, reply, messages)
-
-    def _stored(self, key: str, version: str) -> Reply | None:
-        if (row := self._journal.get(key)) is None:
-            return None
-        text, finish, *counts = row
-        self._count(key, version, counts)
-        return Reply(text, finish, *counts[:2])
 
     def _store(self, key: str, version: str, reply: Reply, messages: list[Message]) -> None:
         counted = reply.prompt_tokens is not None and reply.completion_tokens is not None

@@ -8,12 +8,19 @@ import pytest
 import torch
 from helpers.texts import repeat
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, render_document, training_model
+from helpers.tiny_training import (
+    BACKBONES,
+    DOCUMENTS,
+    QUERY,
+    make_item,
+    render_document,
+    training_model,
+)
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
-from runnel.lab.training.forward import make_item, sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, trainable
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors

@@ -14,12 +14,13 @@ from helpers.tiny_training import (
     DOCUMENTS,
     QUERY,
     LiveBytes,
+    make_item,
     render_document,
     training_model,
 )
 from torch import Tensor
 
-from runnel.lab.training.forward import make_item, sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, trainable
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors
 

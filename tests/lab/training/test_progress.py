@@ -60,9 +60,9 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint():
     watch.tokens += 7
     throughput = watch.throughput(1)
     assert (
-        throughput.tokens == 107
-        and 30 <= throughput.seconds < 60
-        and throughput.tokens_per_s == pytest.approx(3.5, rel=0.5)
+        throughput["tokens"] == 107
+        and 30 <= throughput["seconds"] < 60
+        and throughput["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
     )
 
 

@@ -112,8 +112,8 @@ def test_a_second_trainer_in_a_run_folder(tmp_path):
 )
 def test_rows_that_fill_no_batch(world, message, tmp_path, monkeypatch):
     trainer = Mock(args=Mock(world_size=world), state=Mock(global_step=0))
-    monkeypatch.setattr(run, "make_trainer", lambda *_: trainer)
-    monkeypatch.setattr(run, "tensorboard", lambda _: None)
+    monkeypatch.setattr(run.trainers, "make_trainer", lambda *_: trainer)
+    monkeypatch.setattr(run.trainers, "tensorboard", lambda _: None)
     sets = {
         "a": Dataset.from_dict({"query": ["q"] * 1200}),
         "b": Dataset.from_dict({"query": ["q"] * 3}),

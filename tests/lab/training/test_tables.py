@@ -13,13 +13,13 @@ from helpers.evidence_examples import examples
 from helpers.qa_files import write_rows
 from helpers.texts import repeat
 from helpers.tiny import tiny_model
+from helpers.tiny_training import make_item
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
-from runnel.lab.training.forward import make_item
 from runnel.lab.training.recipes import DataSet, DataTable, Recipe
 from runnel.lab.training.tables import (
     SentenceData,

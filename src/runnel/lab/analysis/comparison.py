@@ -16,8 +16,6 @@ from runnel.text.lines import read_json
 
 VERSION = 3  # of comparison.json
 Result = dict[str, Any]
-Named = Mapping[str, Sequence[Mapping[str, Result]]]
-"""Name -> its repeats: task -> result."""
 
 
 def compare_results(
@@ -123,7 +121,10 @@ def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, in
     return values
 
 
-def _rows_of_task(task: str, named: Named) -> list[dict[str, Any]]:
+def _rows_of_task(
+    task: str, named: Mapping[str, Sequence[Mapping[str, Result]]]
+) -> list[dict[str, Any]]:
+    """Return a row for each value of a task; `named`: name -> its repeats: task -> result."""
     repeats_of = {
         name: [repeat[task] for repeat in repeats if task in repeat]
         for name, repeats in named.items()
@@ -159,7 +160,7 @@ def _rows_of_task(task: str, named: Named) -> list[dict[str, Any]]:
                 "min": min(means),
                 "max": max(means),
             }
-        number = next(iter(systems.values()))[0][1]
+        _, number = next(iter(systems.values()))[0]
         rows.append({"task": task, "value": value, "number": number, "systems": summary})
     return rows
 
@@ -197,11 +198,11 @@ def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -
         ]
         places = [place + 0.6 * (number + 0.5) / len(names) - 0.3 for place, _ in shown]
         means = [system["mean"] for _, system in shown]
-        bars = [
-            [system["mean"] - system["min"] for _, system in shown],
-            [system["max"] - system["mean"] for _, system in shown],
-        ]
-        axis.errorbar(places, means, yerr=bars, fmt="o", markersize=4, capsize=2, label=name)
+        below = [system["mean"] - system["min"] for _, system in shown]
+        above = [system["max"] - system["mean"] for _, system in shown]
+        axis.errorbar(
+            places, means, yerr=[below, above], fmt="o", markersize=4, capsize=2, label=name
+        )
     several = len({row["task"] for row in rows}) > 1
     labels = [f"{row['task']}: {row['value']}" if several else row["value"] for row in rows]
     axis.set_xticks(range(len(rows)), labels, rotation=45, ha="right", fontsize=8)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_text
-from runnel.commands.parameters import Json, Model, TestSets
+from runnel.commands import display, parameters
 from runnel.errors import counted
 
 
@@ -18,7 +17,7 @@ def adapt(
         typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents."),
     ],
     *,
-    model: Model = "pocket",
+    model: parameters.Model = "pocket",
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the model and the work.")],
     dev: Annotated[
         Path | None,
@@ -30,8 +29,8 @@ def adapt(
     seed: Annotated[
         int, typer.Option(min=0, help="For the choice of questions and the training.")
     ] = 0,
-    exclude: TestSets = None,
-    as_json: Json = False,
+    exclude: parameters.TestSets = None,
+    as_json: parameters.Json = False,
 ) -> int:
     """Adapt a model's sentence retrieval to the documents of each SOURCE, and measure the gain.
 
@@ -51,14 +50,14 @@ def adapt(
         sources, to, model=model, dev=dev, exclude=exclude or (), limit=limit, seed=seed
     )
     if as_json:
-        print_json(result)
+        display.print_json(result)
         return 0 if result["model"] else 1
     for name, gain in result["measured"].items():
-        print_text(
+        display.print_text(
             f"{name}: recall@10 {gain['a']:.4f} before, {gain['b']:.4f} after, difference"
             f" {gain['difference']:+.4f} (95 % interval {gain['low']:+.4f} to {gain['high']:+.4f};"
             f" {counted(gain['queries'], 'question')})"
         )
     if result["model"]:
-        print_text(f"{result['model']}: use it with runnel find -m {result['model']}")
+        display.print_text(f"{result['model']}: use it with runnel find -m {result['model']}")
     return 0 if result["model"] else 1

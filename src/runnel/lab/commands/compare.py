@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_table
-from runnel.commands.parameters import Json
+from runnel.commands import display, parameters
 
 
 def compare(
@@ -19,7 +18,7 @@ def compare(
         str | None,
         typer.Option(metavar="FOLDER", help="Write comparison.json and a plot, comparison.png."),
     ] = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Compare results, each in a FOLDER of --out.
 
@@ -34,7 +33,7 @@ def compare(
         named.setdefault(name if equals else Path(text).name, []).append(folder if equals else text)
     rows = compare_results(named, to)
     if as_json:
-        print_json({"version": VERSION, "rows": rows})
+        display.print_json({"version": VERSION, "rows": rows})
         return 0
     tested = any(row.get("comparison") for row in rows)
     test_heads = ["difference", "95 % interval", "p"] if tested else []
@@ -43,7 +42,7 @@ def compare(
         values = [_cell(row["systems"].get(name)) for name in named]
         test = _test_cells(row["comparison"]) if tested else []
         lines.append([row["task"], row["value"], f"{row['number']:,}", *values, *test])
-    print_table(["task", "value", "number", *named, *test_heads], lines, left=2)
+    display.print_table(["task", "value", "number", *named, *test_heads], lines, left=2)
     return 0
 
 
@@ -57,5 +56,8 @@ def _cell(value: Mapping[str, float] | None) -> str:
 def _test_cells(test: Mapping[str, float] | None) -> list[str]:
     if test is None:
         return ["", "", ""]
-    interval = f"{test['low']:+.4f} to {test['high']:+.4f}"
-    return [f"{test['difference']:+.4f}", interval, f"{test['p']:.4f}"]
+    return [
+        f"{test['difference']:+.4f}",
+        f"{test['low']:+.4f} to {test['high']:+.4f}",
+        f"{test['p']:.4f}",
+    ]

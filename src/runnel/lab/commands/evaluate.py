@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import print_json, print_table, print_text
-from runnel.commands.parameters import Bm25Options, Dtype, Json, PromptOptions
+from runnel.commands import display, parameters
 from runnel.errors import counted
 from runnel.lab.commands.mine import VectorsPath
 
@@ -60,7 +59,7 @@ def evaluate(
         ),
     ],
     *,
-    dtype: Dtype = "auto",
+    dtype: parameters.Dtype = "auto",
     place: Annotated[
         str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")
     ] = None,
@@ -99,9 +98,9 @@ def evaluate(
         int | None, typer.Option(min=0, help="Of an index: documents to rerank.")
     ] = None,
     reading: ReadingOptions = ReadingOptions(),
-    bm25: Bm25Options = Bm25Options(),
-    prompts: PromptOptions = PromptOptions(),
-    as_json: Json = False,
+    bm25: parameters.Bm25Options = parameters.Bm25Options(),
+    prompts: parameters.PromptOptions = parameters.PromptOptions(),
+    as_json: parameters.Json = False,
 ) -> int:
     """Measure how good MODEL is on each TASK, by the rules of trec_eval.
 
@@ -131,7 +130,7 @@ def evaluate(
         **asdict(reading),
     )
     if as_json:
-        print_json(result)
+        display.print_json(result)
     elif of_mteb:
         _show_mteb(result)
     elif "checkpoints" in result:
@@ -152,7 +151,7 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
     for result in retrieval:
         tables.setdefault(tuple(result["metrics"]), []).append(result)
     if retrieval:
-        print_text(f"{retrieval[0]['model']} as {retrieval[0]['as']}")
+        display.print_text(f"{retrieval[0]['model']} as {retrieval[0]['as']}")
     for metrics, shown in tables.items():
         rows = [
             [r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)]
@@ -161,33 +160,33 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
         for group in means(shown):
             name = group["name"] if group["name"] == "mean" else f"{group['name']}, mean"
             rows.append([name, "", *(f"{group['metrics'][m]:.4f}" for m in metrics)])
-        print_table(["task", "queries", *metrics], rows)
+        display.print_table(["task", "queries", *metrics], rows)
     for result in results:
         if result["kind"] == "sentences":
             _show_evidence(result)
-
-
-_SHARES = ("share", "sigmoid", "share_above", "found_above")
 
 
 def _show_evidence(result: Mapping[str, Any]) -> None:
     metrics = list(result["metrics"])
 
     def row(name: str, group: Mapping[str, Any]) -> list[str]:
-        values = [f"{group['metrics'][metric]:.4f}" for metric in metrics]
-        return [name, f"{group['queries']:,}", *values]
+        return [
+            name,
+            f"{group['queries']:,}",
+            *[f"{group['metrics'][metric]:.4f}" for metric in metrics],
+        ]
 
     ranked = "sentences"
     if "chunk_words" in result:
         ranked = f"chunks of {result['chunk_words']:,} words"
-    print_text(
+    display.print_text(
         f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked}"
         " ranked"
     )
     rows = [row("all", result)]  # recall by tenths is for `runnel lab compare`
     for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
         rows += [row(title + group["name"], group) for group in groups]
-    print_table(["questions", "number", *metrics], rows)
+    display.print_table(["questions", "number", *metrics], rows)
     if result["calibration"]:
         names = ["score", "sentences", "answers", "share", "sigmoid"]
         names += ["share from here up", "answers from here up"]
@@ -196,11 +195,14 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
                 f"{values['score']} to {values['score'] + 1}",
                 f"{values['sentences']:,}",
                 f"{values['answers']:,}",
-                *(f"{values[key]:.3f}" for key in _SHARES),
+                *(
+                    f"{values[key]:.3f}"
+                    for key in ("share", "sigmoid", "share_above", "found_above")
+                ),
             ]
             for values in result["calibration"]
         ]
-        print_table(names, rows)
+        display.print_table(names, rows)
 
 
 def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
@@ -210,18 +212,18 @@ def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
             [f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)]
             for p in points
         ]
-        print_text(
+        display.print_text(
             f"checkpoints as {task['as']}: {task['task']}, {counted(task['queries'], 'query')}"
         )
-        print_table(["step", *metrics], rows)
+        display.print_table(["step", *metrics], rows)
 
 
 def _show_mteb(report: dict[str, Any]) -> None:
-    print_text(f"{report['model']} as {report['as']}, by mteb")
+    display.print_text(f"{report['model']} as {report['as']}, by mteb")
     rows = [
         [result["task"], result["type"], result["metric"], f"{result['score']:.4f}"]
         for result in report["results"]
     ]
     for mean in report["means"]:
         rows.append([mean["name"], f"{mean['tasks']:,} tasks", "", f"{mean['score']:.4f}"])
-    print_table(["task", "type", "metric", "score"], rows, left=3)
+    display.print_table(["task", "type", "metric", "score"], rows, left=3)

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_text
-from runnel.commands.parameters import Bm25Options, Json, PromptOptions, TestSets, given
+from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 
 VectorsPath = Annotated[
@@ -61,10 +60,10 @@ def mine(
     relative_margin: Annotated[
         float | None, typer.Option(help="As --margin, but a share of the positive's score.")
     ] = None,
-    exclude: TestSets = None,
-    bm25: Bm25Options = Bm25Options(),
-    prompts: PromptOptions = PromptOptions(),
-    as_json: Json = False,
+    exclude: parameters.TestSets = None,
+    bm25: parameters.Bm25Options = parameters.Bm25Options(),
+    prompts: parameters.PromptOptions = parameters.PromptOptions(),
+    as_json: parameters.Json = False,
 ) -> int:
     """Find hard negatives for DATA: what a search finds for a query although it does not answer.
 
@@ -85,7 +84,7 @@ def mine(
         model=model,
         run=run,
         judge=judge,
-        bm25=given(**asdict(bm25)),
+        bm25=parameters.given(**asdict(bm25)),
         prompts=prompts.by_kind(),
         corpus=corpus,
         queries=queries,
@@ -93,8 +92,10 @@ def mine(
         vectors_path=vectors,
     )
     if as_json:
-        print_json({"out": str(to), **counts})
+        display.print_json({"out": str(to), **counts})
     else:
-        examples = counted(counts["examples"], "example")
-        print_text(f"{to}: {examples}, {counted(counts['drawn'], 'negative')} drawn")
+        display.print_text(
+            f"{to}: {counted(counts['examples'], 'example')},"
+            f" {counted(counts['drawn'], 'negative')} drawn"
+        )
     return 0

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.ask import LlmOptions
-from runnel.commands.display import print_json, print_table, print_text
-from runnel.commands.parameters import Dtype, Json, Threads
+from runnel.commands import ask, display, parameters
 from runnel.errors import counted
 
 
@@ -56,7 +54,7 @@ def qa(
         ),
     ],
     *,
-    dtype: Dtype = "auto",
+    dtype: parameters.Dtype = "auto",
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")
     ],
@@ -64,8 +62,8 @@ def qa(
         list[str] | None,
         typer.Option("--set", metavar="NAME", help="One of the sets there (repeatable)."),
     ] = None,
-    asked: LlmOptions = LlmOptions(),
-    threads: Threads = 8,
+    asked: ask.LlmOptions = ask.LlmOptions(),
+    threads: parameters.Threads = 8,
     judge: Annotated[
         str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")
     ] = None,
@@ -89,7 +87,7 @@ def qa(
         typer.Option(min=1, help="Questions of each set, drawn at random (default: all)."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Measure how well a language model answers each PATH's questions from what MODEL retrieves.
 
@@ -101,7 +99,7 @@ def qa(
     """
     from runnel.lab.evaluation.qa.examination import examine
 
-    judged_by = LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
+    judged_by = ask.LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
     report = examine(
         model,
         paths,
@@ -119,14 +117,14 @@ def qa(
         **asdict(excerpts),
     )
     if as_json:
-        print_json(report)
+        display.print_json(report)
     else:
         _print_report(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
-    print_text(
+    display.print_text(
         f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by"
         f" {report['judge']}"
     )
@@ -136,7 +134,7 @@ def _print_report(report: Mapping[str, Any]) -> None:
         rows.append(_score_row("mean of sets", report["mean_of_sets"]))
     for groups in (report["by_category"], report["by_length"]):
         rows += [_score_row(group["name"], group) for group in groups]
-    print_table(
+    display.print_table(
         ["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"],
         rows,
     )
@@ -144,13 +142,13 @@ def _print_report(report: Mapping[str, Any]) -> None:
         each = ", ".join(
             f"{name} {value:.3f}" for name, value in agreement["f1"].items() if value is not None
         )
-        print_text(
+        display.print_text(
             f"agreement with {counted(agreement['labeled'], 'label')}: macro F1"
             f" {agreement['macro_f1']:.3f} ({each}), {agreement['accuracy']:.1%} of verdicts equal"
         )
     for name, used in report["cost"].items():
         if used["requests"]:
-            print_text(
+            display.print_text(
                 f"{name}: {counted(used['requests'], 'request')},"
                 f" {counted(used['prompt_tokens'], 'token')} read,"
                 f" {used['completion_tokens']:,} written"

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import one_line, print_json, print_table, print_text
-from runnel.commands.parameters import Json, ModelOfIndex
+from runnel.commands import display, parameters
 from runnel.errors import counted
 
 _TITLES = {"document": "in its document", "folder": "all documents"}
@@ -24,7 +23,7 @@ def questions(
         ),
     ],
     *,
-    model: ModelOfIndex = None,
+    model: parameters.ModelOfIndex = None,
     place: Annotated[
         str,
         typer.Option(
@@ -53,7 +52,7 @@ def questions(
     rerank: Annotated[
         int | None, typer.Option(min=0, help="Of an index: documents to rerank.")
     ] = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Measure how well the questions of FILE (jsonl or csv) are answered.
 
@@ -66,7 +65,7 @@ def questions(
         file, place, model, how, out=out, top_k=top_k, sweep=sweep, weight=weight, rerank=rerank
     )
     if as_json:
-        print_json(result)
+        display.print_json(result)
     elif result["kind"] == "patterns":
         _show_patterns(result)
     else:
@@ -79,8 +78,10 @@ def _show_index(result: Mapping[str, Any]) -> None:
     count = result["queries"]
     wrong = [answer for answer in result["answers"] if answer["problem"]]
     first = min(result["top_k"], result["documents"])
-    where = f"the first {first} of {result['documents']:,} documents in {one_line(result['index'])}"
-    print_text(f"{count - len(wrong):,} of {count:,} questions answered by {where}")
+    display.print_text(
+        f"{count - len(wrong):,} of {count:,} questions answered by the first {first} of"
+        f" {result['documents']:,} documents in {display.one_line(result['index'])}"
+    )
     names = [name for name in metrics if not name.startswith("place ")]
     rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
     if result["places"]:
@@ -91,18 +92,18 @@ def _show_index(result: Mapping[str, Any]) -> None:
                 *(_number(n, metrics[f"place {n}"]) for n in names),
             ]
         )
-    print_table(["found", "questions", *names], rows)
+    display.print_table(["found", "questions", *names], rows)
     if wrong:
         kinds = Counter(answer["problem"]["kind"] for answer in wrong)
         counts = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
-        print_text(f"what went wrong: {counts}")
+        display.print_text(f"what went wrong: {counts}")
     for answer in wrong:
-        print_text(f"  {answer['id']}. {one_line(answer['question'])}")
-        print_text(f"     expected {one_line(answer['expected'])}")
-        print_text(f"     {one_line(answer['problem']['text'])}")
+        display.print_text(f"  {answer['id']}. {display.one_line(answer['question'])}")
+        display.print_text(f"     expected {display.one_line(answer['expected'])}")
+        display.print_text(f"     {display.one_line(answer['problem']['text'])}")
         if answer["rank"] != 1 and answer["found"]:
-            files = [one_line(Path(name).name) for name in answer["found"][:3]]
-            print_text(f"     first: {', '.join(files)}")
+            files = [display.one_line(Path(name).name) for name in answer["found"][:3]]
+            display.print_text(f"     first: {', '.join(files)}")
     if "settings" in result:
         rows = [
             [
@@ -113,37 +114,42 @@ def _show_index(result: Mapping[str, Any]) -> None:
             ]
             for s in result["settings"]
         ]
-        print_text("")
-        print_table(["settings", *names, "difference", "p"], rows)
-        print_text(result["advice"])
+        display.print_text("")
+        display.print_table(["settings", *names, "difference", "p"], rows)
+        display.print_text(result["advice"])
 
 
 def _show_patterns(result: Mapping[str, Any]) -> None:
-    print_text(
-        f"{one_line(result['model'])} as {result['as']}: {result['queries']:,} questions with an"
-        f" answer, {result['unanswerable']:,} without, {len(result['left_out']):,} left out;"
-        f" {result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
+    display.print_text(
+        f"{display.one_line(result['model'])} as {result['as']}: {result['queries']:,} questions"
+        f" with an answer, {result['unanswerable']:,} without, {len(result['left_out']):,} left"
+        f" out; {result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
     )
     rankings = result["rankings"]
     metrics = list(rankings[0]["metrics"])
     heads = [
-        f"{one_line(Path(ranking['system']).name)}, {_TITLES[ranking['place']]}"
+        f"{display.one_line(Path(ranking['system']).name)}, {_TITLES[ranking['place']]}"
         for ranking in rankings
     ]
     cells = [
         [f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in ranking["metrics"].values()]
         for ranking in rankings
     ]
-    print_table(
+    display.print_table(
         ["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)]
     )
     for ranking in rankings:
         if (kinds := ranking["kinds"]) and ranking["system"] == rankings[0]["system"]:
             rows = []
             for kind, values in kinds.items():
-                means = [f"{values['metrics'][metric][0]:.3f}" for metric in metrics]
-                rows.append([one_line(kind), f"{values['queries']:,}", *means])
-            print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
+                rows.append(
+                    [
+                        display.one_line(kind),
+                        f"{values['queries']:,}",
+                        *[f"{values['metrics'][metric][0]:.3f}" for metric in metrics],
+                    ]
+                )
+            display.print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
 
 
 def _number(name: str, value: float) -> str:

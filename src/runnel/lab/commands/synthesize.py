@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.ask import LlmOptions
-from runnel.commands.display import print_json, print_text
-from runnel.commands.parameters import Json, Model, TestSets, Threads, refuse_others
+from runnel.commands import ask, display, parameters
 from runnel.errors import InputError, counted
 
 
@@ -20,15 +18,15 @@ def synthesize(
         typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents."),
     ],
     *,
-    model: Model = "pocket",
+    model: parameters.Model = "pocket",
     to: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")
     ],
     without_llm: Annotated[
         bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")
     ] = False,
-    asked: LlmOptions = LlmOptions(),
-    threads: Threads = 8,
+    asked: ask.LlmOptions = ask.LlmOptions(),
+    threads: parameters.Threads = 8,
     strategy: Annotated[
         Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")
     ] = "link",
@@ -47,11 +45,11 @@ def synthesize(
         int | None, typer.Option(min=1, help="The most examples (default: all).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
-    exclude: TestSets = None,
+    exclude: parameters.TestSets = None,
     language: Annotated[
         str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")
     ] = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Let a language model write questions about each SOURCE, with the sentences that answer.
 
@@ -66,7 +64,7 @@ def synthesize(
     --language and --json apply.
     """
     if without_llm:
-        refuse_others(context, "--without-llm", _from_structure)
+        parameters.refuse_others(context, "--without-llm", _from_structure)
         return _from_structure(sources, to, limit, seed, exclude, language, as_json)
     from runnel.lab.synthesis import examples
     from runnel.lab.synthesis.examples import Settings
@@ -83,7 +81,7 @@ def synthesize(
         prompts=prompts,
     )
     if as_json:
-        print_json(report)
+        display.print_json(report)
     else:
         _print_counts(report, to / f"{strategy}.jsonl")
     return 0 if report["examples"] and not report["stopped"] else 1
@@ -104,10 +102,10 @@ def _from_structure(
         sources, to, limit=limit, seed=seed, language=language, exclude=exclude or ()
     )
     if as_json:
-        print_json(report)
+        display.print_json(report)
     else:
         counts = [f"{count:,} {name}" for name, count in report["examples_by_strategy"].items()]
-        print_text(
+        display.print_text(
             f"{to / 'structure.jsonl'}: {counted(report['examples'], 'example')} from"
             f" {counted(report['parts'], 'part')} of documents ({', '.join(counts) or 'none'})"
         )
@@ -128,17 +126,17 @@ def _print_counts(report: dict[str, Any], path: Path) -> None:
     counts = [
         f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items()
     ]
-    print_text(
+    display.print_text(
         f"{path}: {counted(report['examples'], 'example')} from"
         f" {counted(report['subsequences'], 'subsequence')} ({', '.join(counts)})"
     )
     used = report["used"]
-    print_text(
+    display.print_text(
         f"{counted(used['requests'], 'request')}, {counted(used['prompt_tokens'], 'token')} read,"
         f" {used['completion_tokens']:,} written"
     )
     if rate := report["per_million_examples"]:
-        print_text(
+        display.print_text(
             f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read,"
             f" {rate['output_tokens'] / 1e6:,.0f} million written"
         )

@@ -1,22 +1,16 @@
 """`runnel lab train`: train or fine-tune a model as a recipe says."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.parameters import Json
+from runnel.commands import display, parameters
 from runnel.errors import MissingDependency, counted, install_command
 from runnel.jobs.loading import note_compiling
-
-if TYPE_CHECKING:
-    from runnel.lab.training.run import Summary
 
 _NEEDED = (
     "sentence_transformers",
@@ -48,7 +42,7 @@ def train(
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change this setting.")
     ] = None,
-    as_json: Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Train a model as RECIPE says. An interrupted run resumes when you repeat the command.
 
@@ -71,9 +65,22 @@ def train(
     summary = run_recipe(settings, folder, data=data, home=home)
     # 3. Print the summary.
     if finished:
-        say(f"note: {folder} is finished already")
-    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
-        _print_summary(summary, as_json)
+        display.say(f"note: {folder} is finished already")
+    if os.environ.get("RANK", "0") != "0":  # one of several processes speaks for all
+        return 0
+    if as_json:
+        display.print_json(asdict(summary))
+        return 0
+    held_out = "".join(
+        f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items()
+    )
+    losses = " to ".join(
+        dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss))
+    )
+    display.print_text(
+        f"{summary.model}: {counted(summary.steps, 'step')}, loss {losses}{held_out}; "
+        f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
+    )
     return 0
 
 
@@ -90,19 +97,3 @@ def prepare_libraries() -> None:
     transformers.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
-
-
-def _print_summary(summary: Summary, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(summary))
-        return
-    held_out = "".join(
-        f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items()
-    )
-    losses = " to ".join(
-        dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss))
-    )
-    print_text(
-        f"{summary.model}: {counted(summary.steps, 'step')}, loss {losses}{held_out}; "
-        f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
-    )

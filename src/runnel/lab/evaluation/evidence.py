@@ -120,8 +120,9 @@ def _sentences_of(document: str, spans: np.ndarray, evidence: tuple[int, int]) -
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], end, side="left"))
     shared = [document[max(start, a) : min(end, b)] for a, b in spans[first:last].tolist()]
-    places = [place for place, text in enumerate(shared, start=first) if text.strip()]
-    return np.array(places, dtype=np.int64)
+    return np.array(
+        [place for place, text in enumerate(shared, start=first) if text.strip()], dtype=np.int64
+    )
 
 
 def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
@@ -264,13 +265,13 @@ def summarize(
         name: [judgment for judgment in asked if judgment.words in lengths]
         for name, lengths in ranges(_LENGTHS, "words").items()
     }
-    by_position: dict[str, list[Judged]] = {
-        f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": [] for i in range(_PARTS)
+    parts = [min(int(min(judgment.positions) * _PARTS), _PARTS - 1) for judgment in asked]
+    by_position = {
+        f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": [
+            judgment for judgment, part in zip(asked, parts, strict=True) if part == i
+        ]
+        for i in range(_PARTS)
     }
-    names = list(by_position)
-    for judgment in asked:
-        part = min(int(min(judgment.positions) * _PARTS), _PARTS - 1)
-        by_position[names[part]].append(judgment)
     return {
         "metrics": mean(values),
         "by_length": _groups(by_length, values),

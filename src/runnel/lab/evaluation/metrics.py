@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError, needing
+from runnel.errors import InputError, errors_as, needing
 from runnel.files import create_folder, sweep, write_json, write_jsonl
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
@@ -78,16 +79,17 @@ def evaluate(
     names: dict[Any, list[str]] = {}
     for name, metric in metrics.items():
         names.setdefault(metric, []).append(name)
-    try:
-        run = {query: scores for query, scores in ranks.items() if scores}
+    run = {query: scores for query, scores in ranks.items() if scores}
+    with errors_as(
+        InputError,
+        f"{', '.join(metrics)}: ir-measures cannot compute these",
+        ValueError,
+        RuntimeError,
+        advice="choose other metrics",
+    ):
         for metric in measures.iter_calc(list(names), qrels, run) if names else ():
             for name in names[metric.measure]:
                 values[metric.query_id][name] = float(metric.value)
-    except (ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{', '.join(metrics)}: ir-measures cannot compute these ({error}); choose other"
-            " metrics"
-        ) from error
     return values
 
 
@@ -222,5 +224,8 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
     common = [metric for metric in sets[0] if all(metric in metrics for metrics in sets)]
-    means = {metric: sum(metrics[metric] for metrics in sets) / len(sets) for metric in common}
-    return {"name": name, "sets": len(sets), "metrics": means}
+    return {
+        "name": name,
+        "sets": len(sets),
+        "metrics": {metric: fmean(metrics[metric] for metrics in sets) for metric in common},
+    }

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runnel.checks import raise_first
 from runnel.errors import InputError, damage_in, needing
 from runnel.files import write_json
 from runnel.jobs.progress import notify
@@ -71,15 +72,17 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
 def _check(name: str, task: Any, system: System) -> None:
     kind, modalities = task.metadata.type, task.metadata.modalities
     has_candidates = kind in _RERANK or (kind in _SEARCH and system.candidates)
-    wrong = ""
-    if modalities != ["text"]:
-        wrong = f"is about {', '.join(modalities)}; runnel reads text"
-    elif system.how == "rerank" and not has_candidates:
-        wrong = "has no candidates; name those of a retrieval task: --run FOLDER/mteb/predictions"
-    elif system.how == "index" and kind not in _SEARCH:
-        wrong = "is no retrieval task, which an index needs; evaluate it as embed"
-    if wrong:
-        raise InputError(f"{name} ({kind}) {wrong}")
+    what = f"{name} ({kind})"
+    raise_first(
+        {
+            f"{what} is about {', '.join(modalities)}; runnel reads text": modalities != ["text"],
+            f"{what} has no candidates; name those of a retrieval task: --run"
+            " FOLDER/mteb/predictions": system.how == "rerank" and not has_candidates,
+            f"{what} is no retrieval task, which an index needs; evaluate it as embed": (
+                system.how == "index" and kind not in _SEARCH
+            ),
+        }
+    )
 
 
 def find_tasks(name: str) -> list[Any]:
@@ -135,5 +138,9 @@ def _model(system: System, folder: Path) -> Any:
     if template is None or "{instruction}" not in template:
         return MtebEncoder(load_model(system), name=system.model, max_tokens=limit)
     others = {key: text for key, text in system.prompts.items() if key != "query"}
-    model = load_model(replace(system, prompts=others))
-    return MtebEncoder(model, name=system.model, template=template, max_tokens=limit)
+    return MtebEncoder(
+        load_model(replace(system, prompts=others)),
+        name=system.model,
+        template=template,
+        max_tokens=limit,
+    )

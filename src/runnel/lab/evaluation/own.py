@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from runnel.checks import by_id
+from runnel.checks import by_id, raise_first
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
@@ -176,8 +176,8 @@ class _Names:
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    parts = path.replace("\\", "/").split("/")
-    return tuple(part for part in parts if part not in ("", ".")) or (path,)
+    parts = (part for part in path.replace("\\", "/").split("/") if part not in ("", "."))
+    return tuple(parts) or (path,)
 
 
 def _target(question: Question, names: _Names, index: Index) -> Target:
@@ -408,20 +408,22 @@ def ask_questions(
     options: dict[str, float] = {} if weight is None else {"dense_weight": weight}
     options |= {} if rerank is None else {"rerank": rerank}
     ranks_sentences = has_patterns(path)
-    has = ""
-    if ranks_sentences:
-        if options or sweep or top_k is not None:
-            has = "patterns, so sentences are ranked; leave --top-k, --sweep, --weight and --rerank"
-    elif how is not None:
-        has = "no patterns, so an index is searched; leave --as"
-    if has:
-        raise InputError(f"{path} has {has} out")
+    raise_first(
+        {
+            f"{path} has patterns, so sentences are ranked; leave --top-k, --sweep, --weight and"
+            " --rerank out": ranks_sentences and (options or sweep or top_k is not None),
+            f"{path} has no patterns, so an index is searched; leave --as out": (
+                not ranks_sentences and how is not None
+            ),
+        }
+    )
     with results_folder(out) as folder:
-        if not ranks_sentences:
+        if ranks_sentences:
+            system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
+            measured = measure_patterns(path, place, system, folder)
+        else:
             measured = _measure(path, place, model, top_k or 10, options, folder, sweep=sweep)
-            return save(*measured, folder)
-        system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
-        return save(*measure_patterns(path, place, system, folder), folder)
+        return save(*measured, folder)
 
 
 def _measure(

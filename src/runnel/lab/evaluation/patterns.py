@@ -245,8 +245,9 @@ def summarize(kinds: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> dict[
     unanswerable = np.array([rank["best"] for rank in of_kind.pop(UNANSWERABLE, [])])
     answerable = [rank for rank, kind in zip(ranks, kinds, strict=True) if kind != UNANSWERABLE]
     named = sorted(filter(None, of_kind), key=lambda kind: -len(of_kind[kind]))
-    by_kind = {kind: _means(of_kind[kind], unanswerable) for kind in named}
-    return _means(answerable, unanswerable) | {"kinds": by_kind}
+    return _means(answerable, unanswerable) | {
+        "kinds": {kind: _means(of_kind[kind], unanswerable) for kind in named}
+    }
 
 
 def _means(ranks: Sequence[Mapping[str, Any]], unanswerable: np.ndarray) -> dict[str, Any]:
@@ -330,7 +331,7 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
             values[question.id] = values_of(row[evaluated]["document"]["rank"]) | {
                 f"all documents {metric}": value for metric, value in in_folder.items()
             }
-    result = {
+    return {
         "task": name,
         "kind": "patterns",
         "model": system.model,
@@ -342,8 +343,7 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
         "sentences": rows[0]["sentences"],
         "rankings": rankings,
         "answers": [{"kind": question.kind, **row} for question, row in measured],
-    }
-    return result, values
+    }, values
 
 
 def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:

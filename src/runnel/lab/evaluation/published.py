@@ -77,11 +77,10 @@ def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
         filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(length // 8)]
     documents = [_hide(sentence, filler, length * 3 // 4, chance) for sentence in hidden]
     asked = [str(row) for row in sorted(chance.sample(range(_DOCUMENTS), _QUERIES))]
-    texts = ((str(row), text) for row, text in enumerate(documents))
     return _write(
         folder,
         name,
-        texts,
+        ((str(row), text) for row, text in enumerate(documents)),
         ((row, questions[int(row)]) for row in asked),
         ((row, row, 1) for row in asked),
     )
@@ -90,10 +89,9 @@ def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
 def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
     names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
     keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
-    pairs = zip(names, keys, strict=True)
     hidden = [
         f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}."
-        for name, key in pairs
+        for name, key in zip(names, keys, strict=True)
     ]
     return [f"What is the pass key for {name}?" for name in names], hidden
 
@@ -184,10 +182,15 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
     if task.startswith("generated:"):
         name = task.removeprefix("generated:")
         kinds = ("needle", "passkey")
-        sets = []
-        for kind, length in itertools.product(kinds, LENGTHS):
-            write = partial(_write_generated, kind=kind, length=length)
-            sets.append(Set(f"{kind}-{length}", write, ("nDCG@1",), kind))
+        sets = [
+            Set(
+                f"{kind}-{length}",
+                partial(_write_generated, kind=kind, length=length),
+                ("nDCG@1",),
+                kind,
+            )
+            for kind, length in itertools.product(kinds, LENGTHS)
+        ]
         expect_choice(name, [*kinds, *(part.name for part in sets)], "the task after generated:")
         return [part for part in sets if name in (part.name, part.group)]
     path = Path(task)
@@ -277,13 +280,11 @@ def _write_pairs(
 ) -> TaskFiles:
     """Write a set of LoCoV0, which has pairs of a document and its own query."""
     pairs = list(read())
-    documents = ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs))
-    queries = ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs))
     return _write(
         folder,
         name,
-        documents,
-        queries,
+        ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs)),
+        ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs)),
         ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(pairs))),
     )
 
@@ -324,9 +325,10 @@ def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Pa
     queries that only such documents answer.
     """
     rows = [row for row in _loco_rows(queries, *_LOCO_QUERY) if row[1]["dataset"] == name]
-    passages = _loco_rows(documents, "dataset", "pid", "passage")
     empty = {
-        str(row["pid"]) for _, row in passages if row["dataset"] == name and row["passage"] is None
+        str(row["pid"])
+        for _, row in _loco_rows(documents, "dataset", "pid", "passage")
+        if row["dataset"] == name and row["passage"] is None
     }
     kept = [
         (where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))
@@ -376,11 +378,10 @@ def _hub(
         )
         for length in lengths:
             label = own if length is None else f"{own}-{length}"
-            write = partial(_write_hub, name=label, files=files, length=length)
             sets.append(
                 Set(
                     label,
-                    write,
+                    partial(_write_hub, name=label, files=files, length=length),
                     _NDCG if length is None else ("nDCG@1",),
                     "" if length is None else own,
                 )
@@ -476,9 +477,9 @@ def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
     try:
         return query, document, as_grade(row.get("score", 1))
     except (TypeError, ValueError, OverflowError) as error:
-        most = f"a whole number of at most {MOST_GRADE:,}"
         raise InputError(
-            f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}'
+            f'{where}: expected a whole number of at most {MOST_GRADE:,} as "score", got'
+            f" {str(row['score'])[:40]!r}"
         ) from error
 
 

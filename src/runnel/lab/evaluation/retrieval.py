@@ -331,7 +331,7 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
         system = replace(system, depth=depth)
         run = read_scores(_write_run(task, system, folder, f"{source.name}.trec"))
     values = evaluate(metrics, task.qrels, run)
-    result = {
+    return {
         "task": source.name,
         "kind": "retrieval",
         "model": system.model,
@@ -343,8 +343,7 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
         "reading": system.reading.settings() | ({"remember": True} if system.remember else {}),
         "notes": notes,
         "metrics": mean(values),
-    }
-    return result, values
+    }, values
 
 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
@@ -490,8 +489,9 @@ def _index(
     assert task.corpus is not None
     opened = Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder)
     with opened as index, open_progress("indexing") as progress:
-        documents = (Document(document.id, document.text) for document in task.corpus)
-        changes = index.add(documents, progress=progress)
+        changes = index.add(
+            (Document(document.id, document.text) for document in task.corpus), progress=progress
+        )
     if changes.failed:
         notify(
             f"warning: {len(changes.failed):,} documents are not in {place}:"

@@ -5,14 +5,14 @@ them, with the options that have an effect there; then `retrieval`, `evidence` o
 it.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runnel.checks import expect_choice
+from runnel.checks import expect_choice, raise_first
 from runnel.errors import InputError, needing
 from runnel.files import replacing, write_json
+from runnel.jobs.progress import notify
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.metrics import (
     METRICS,
@@ -34,8 +34,6 @@ from runnel.lab.evaluation.retrieval import (
     kind_of,
 )
 from runnel.lab.evaluation.tasks import is_evidence
-
-log = logging.getLogger("runnel")
 
 # what a system may be evaluated as, by the kind of task
 _WAYS: Mapping[str, tuple[How, ...]] = {
@@ -144,35 +142,25 @@ def _trials(
             )
             trials += [(task, ("documents", kind or "embed")) for task in find_sets(name, **files)]
     pairs = dict.fromkeys(pair for _, pair in trials)
-    if problem := _contradiction(model, pairs, given):
-        raise InputError(problem)
+    of_api = model.startswith(API)
+    raise_first(
+        {
+            f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
+            " embed": of_api and pairs.keys() != {("evidence", "embed")},
+            f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect": (
+                of_api and given.keys() & {"max_tokens", "max_query_tokens"}
+            ),
+            "segments cover whole documents, so --max-tokens has no effect; leave it or"
+            " --segment-tokens out": given.keys() >= {"max_tokens", "segment_tokens"},
+            "{instruction} in --prompt is replaced only for tasks of mteb": (
+                "{instruction}" in given.get("prompt", "")
+            ),
+        }
+    )
     systems = {pair: _system(model, *pair, options) for pair in pairs}
     options.refuse_others(" and ".join(f"{how} on {kind}" for kind, how in pairs))
     systems = {pair: as_in_recipe(system) for pair, system in systems.items()}
     return [(task, systems[pair]) for task, pair in trials]
-
-
-def _contradiction(
-    model: str, pairs: Mapping[tuple[str, How], object], given: Mapping[str, Any]
-) -> str:
-    """Return the problem with options that contradict each other or the model, in words; "" if
-    there is none.
-    """
-    if model.startswith(API) and pairs.keys() != {("evidence", "embed")}:
-        return (
-            f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
-            " embed"
-        )
-    if model.startswith(API) and given.keys() & {"max_tokens", "max_query_tokens"}:
-        return f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect"
-    if given.keys() >= {"max_tokens", "segment_tokens"}:
-        return (
-            "segments cover whole documents, so --max-tokens has no effect; leave it or"
-            " --segment-tokens out"
-        )
-    if "{instruction}" in given.get("prompt", ""):
-        return "{instruction} in --prompt is replaced only for tasks of mteb"
-    return ""
 
 
 def _system(model: str, kind: str, how: How, options: Options) -> System:
@@ -240,9 +228,7 @@ def _find_checkpoints(model: str) -> Mapping[int, Path]:
             f" {run / 'checkpoints'}"
         )
     if len(by_step) == 1:
-        log.warning(
-            "note: %s has one checkpoint; a run with --set train.checkpoints=10 keeps ten", model
-        )
+        notify(f"note: {model} has one checkpoint; a run with --set train.checkpoints=10 keeps ten")
     return by_step
 
 

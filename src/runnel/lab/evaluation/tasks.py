@@ -62,9 +62,9 @@ def is_evidence(path: Path) -> bool:
         return False
     where, row = next(read_json(path))
     if "evidence" not in row and not is_released(row):
-        expected = 'expected evidence ("question", "document", "evidence") or judgments (qrels)'
         raise InputError(
-            f"{where}: {expected}; questions about an index go to `runnel lab questions`"
+            f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels);'
+            " questions about an index go to `runnel lab questions`"
         )
     return True
 
@@ -121,9 +121,9 @@ def read_task(source: TaskFiles) -> Task:
             "" if has_text else f", and none of its {len(corpus):,} has text"
         )
         if missing := expect_some(sorted(relevant), known, f"{source.qrels}: none of the", where):
-            counts = f"{len(missing):,} of {len(relevant):,}"
             notes.append(
-                f"{counts} relevant documents are not in the corpus, the first is {missing[0]!r}"
+                f"{len(missing):,} of {len(relevant):,} relevant documents are not in the corpus,"
+                f" the first is {missing[0]!r}"
             )
     return Task(source, qrels, queries, corpus, tuple(notes))
 

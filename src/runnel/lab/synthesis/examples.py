@@ -15,7 +15,7 @@ from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.progress import notify, notify_true, open_progress
 from runnel.lab.prompts import read_prompts
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.lab.synthesis import strategies
@@ -129,9 +129,10 @@ class Synthesis:
             return str(rejected)
 
     def _ask(self, name: str, **texts: str) -> Reply:
-        asked = strategies.fill(self.prompts, name, **texts)
         return self.inquiry.replies.ask(
-            asked, max_tokens=self.settings.reply_tokens, version=self.version
+            strategies.fill(self.prompts, name, **texts),
+            max_tokens=self.settings.reply_tokens,
+            version=self.version,
         )
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
@@ -192,10 +193,10 @@ def synthesize(
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
         documents = Sources(sources, settings.seed, notify)
         inquiry = Inquiry(replies, settings.threads)
-        synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard, texts)
-        synthesis.version = version
-        rows = synthesis.rows(cutter.cuts(documents), limit)
-        _write_rows(rows, to / f"{settings.strategy}.jsonl", limit)
+        synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard, texts, version)
+        _write_rows(
+            synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit
+        )
         # 3. Count.
         used = costs(replies, used=version)["used"]
         report: dict[str, Any] = {
@@ -280,23 +281,20 @@ def _say_left_out(report: dict[str, Any]) -> None:
 
 def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:
     _say_left_out(report)
-    if short := report["short_documents"]:
-        shortest = min(report["examples_by_length"])
-        notify(
+    short = report["short_documents"]
+    shortest = min(report["examples_by_length"])
+    estimated = report["used"]["estimated"]
+    stopped = report["stopped"]
+    most = report["examples"] if limit is None else limit
+    notify_true(
+        {
             f"note: left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower"
-            " --lengths to use them"
-        )
-    if estimated := report["used"]["estimated"]:
-        notify(
+            " --lengths to use them": short,
             f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
-            " estimated"
-        )
-    if failure is not None:
-        notify(f"note: the last failure of the endpoint: {failure}")
-    if report["stopped"] is not None:
-        notify(f"note: stopped: {report['stopped']}; repeat the command to continue")
-    elif limit is not None and report["examples"] < limit:
-        notify(
-            f"note: the sources are used up: {report['examples']:,} of {limit:,} examples; add"
-            " documents, or use another --seed"
-        )
+            " estimated": estimated,
+            f"note: the last failure of the endpoint: {failure}": failure,
+            f"note: stopped: {stopped}; repeat the command to continue": stopped,
+            f"note: the sources are used up: {report['examples']:,} of {most:,} examples; add"
+            " documents, or use another --seed": not stopped and report["examples"] < most,
+        }
+    )

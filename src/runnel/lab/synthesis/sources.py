@@ -153,8 +153,9 @@ class Cutter:
     def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
         for source in sources:
             text, kept = as_read(source.text, self.unit)
-            encoded = [self.tokenizer.encode(text)]
-            units = read_sentences(source.text, encoded, unit=self.unit, kept=kept)
+            units = read_sentences(
+                source.text, [self.tokenizer.encode(text)], unit=self.unit, kept=kept
+            )
             rng = np.random.default_rng([self.seed, int(digest(source.text), 16)])
             chosen = self._choose(len(units.ids), rng)
             self.short += not chosen

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from runnel.checks import raise_first
 from runnel.generation.endpoint import Reply
 from runnel.lab.synthesis.sources import Subsequence
 from runnel.text.dialogue import Message, messages
@@ -245,14 +246,19 @@ def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | No
     connection = values.get("connection")
     _refuse_boilerplate(values["question"], values["answer"], connection or "")
     units = set(values["sentences"])
-    if units.difference(*places):
-        raise Rejected(_NOT_SHOWN)
-    if not units:
-        raise Rejected("questions without evidence")
-    if not all(units.intersection(place) for place in places):
-        raise Rejected("questions with evidence in one place only")
-    evidence = tuple(sorted(units))
-    return Draft(values["question"], values["answer"], evidence, places, connection, distance)
+    raise_first(
+        {
+            _NOT_SHOWN: units.difference(*places),
+            "questions without evidence": not units,
+            "questions with evidence in one place only": any(
+                units.isdisjoint(place) for place in places
+            ),
+        },
+        Rejected,
+    )
+    return Draft(
+        values["question"], values["answer"], tuple(sorted(units)), places, connection, distance
+    )
 
 
 def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range:
@@ -282,10 +288,13 @@ def _around(place: range, count: int, rng: np.random.Generator) -> range:
 
 def _furthest(connections: Iterable[object], place: range, around: range) -> tuple[int, str]:
     links = [read_object(row, connection="text", sentence="number") for row in connections]
-    if not links:
-        raise Rejected("places without connections")
-    if not all(link["sentence"] in around for link in links):
-        raise Rejected(_NOT_SHOWN)
+    raise_first(
+        {
+            "places without connections": not links,
+            _NOT_SHOWN: any(link["sentence"] not in around for link in links),
+        },
+        Rejected,
+    )
     distances = [_distance(place, range(row["sentence"], row["sentence"] + 1)) for row in links]
     if max(distances) < LINKED:
         raise Rejected(f"places whose connections are all nearer than {LINKED} units")

@@ -36,8 +36,10 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
         for where, line in read_lines(path):
             name, *texts = line.split("\t")
             if not name.strip() or len(texts) not in (1, 3):
-                expected = "expected id and text, or id, url, title and body, separated by tabs"
-                raise InputError(f"{where}: {expected}; got {len(texts)} tabs in {line[:80]!r}")
+                raise InputError(
+                    f"{where}: expected id and text, or id, url, title and body, separated by tabs;"
+                    f" got {len(texts)} tabs in {line[:80]!r}"
+                )
             yield Document(name, texts[0] if len(texts) == 1 else titled(texts[1], texts[2]))
 
 
@@ -62,21 +64,22 @@ class Texts:
             self._base.execute(
                 "CREATE TABLE texts (row INTEGER PRIMARY KEY, id TEXT NOT NULL, text TEXT NOT NULL)"
             )
-            rows = ((row, d.id, d.text) for row, d in enumerate(documents))
-            self._base.executemany("INSERT INTO texts VALUES (?, ?, ?)", rows)
+            self._base.executemany(
+                "INSERT INTO texts VALUES (?, ?, ?)",
+                ((row, d.id, d.text) for row, d in enumerate(documents)),
+            )
             self._base.execute("CREATE UNIQUE INDEX by_id ON texts (id)")
-        except (sqlite3.IntegrityError, sqlite3.OperationalError) as error:
-            query = "SELECT id FROM texts GROUP BY id HAVING COUNT(*) > 1 ORDER BY MIN(row) LIMIT 1"
-            what = (
+        except sqlite3.OperationalError as error:
+            raise ReadError(
                 f"the corpus cannot be copied to a temporary file ({error}); give SQLITE_TMPDIR a"
                 " folder with room"
-            )
-            if isinstance(error, sqlite3.IntegrityError):
-                what = (
-                    f"two documents of the corpus have the id {self._value(query)!r}; expected each"
-                    " id once"
-                )
-            raise ReadError(what) from error
+            ) from error
+        except sqlite3.IntegrityError as error:
+            query = "SELECT id FROM texts GROUP BY id HAVING COUNT(*) > 1 ORDER BY MIN(row) LIMIT 1"
+            raise ReadError(
+                f"two documents of the corpus have the id {self._value(query)!r}; expected each id"
+                " once"
+            ) from error
         self._count = self._value("SELECT COUNT(*) FROM texts")
 
     def __len__(self) -> int:

@@ -4,7 +4,6 @@ Two texts are equal if they have the same words in the same order; case, punctua
 do not count.
 """
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from runnel.errors import InputError, counted
 from runnel.files import digest
 from runnel.formats import ROWS
+from runnel.jobs.progress import inform
 from runnel.lab.training.data import Dropped, Evidence, Triple
 from runnel.lab.training.triples import column_names, qrels_of, read_named, read_triples
 from runnel.records import titled
@@ -23,8 +23,6 @@ from runnel.text.folders import Selection, find_files
 from runnel.text.lines import read_head, text_of, texts_of
 from runnel.text.sentences import split_sentences
 from runnel.text.words import UNSPACED_RUN
-
-log = logging.getLogger("runnel")
 
 Example = TypeVar("Example", Triple, Evidence)
 
@@ -73,8 +71,10 @@ class Decontaminator:
 
                 for data in read_qa_sets(path.removeprefix(_QA)):
                     texts = {name: document.text for name, document in data.documents.items()}
-                    asked = ((row.question, [texts[row.document]]) for row in data.questions)
-                    self.add(f"{path.removeprefix(_QA)}, {data.name}", asked)
+                    self.add(
+                        f"{path.removeprefix(_QA)}, {data.name}",
+                        ((row.question, [texts[row.document]]) for row in data.questions),
+                    )
                 continue
             dropped = Dropped()
             with DocumentReader() as reader:
@@ -107,9 +107,7 @@ class Decontaminator:
                 f" {dropped if dropped and dropped.counts else why}; give the queries or documents"
                 " of the test set"
             )
-        log.info(
-            "%s: excluding overlaps with %d of %d test examples or documents", name, guarding, count
-        )
+        inform(f"{name}: excluding overlaps with {guarding} of {count} test examples or documents")
 
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""

@@ -477,8 +477,7 @@ class SentenceTrainer(PackedTrainer):
         **others: Any,
     ) -> None:
         super().__init__(model, *data, top_k=top_k, **others)
-        module: Any = self.model
-        module.as_code = as_code
+        self.model.as_code = as_code
 
     def recalls(self, scores: Tensor, item: Item) -> list[float] | None:
         """Return the share of the positive sentences among the k best, ties in document order; None

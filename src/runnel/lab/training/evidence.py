@@ -5,7 +5,6 @@ In: jsonl of questions, documents and spans, or rows that paper E's authors rele
 are errors with their place.
 """
 
-import logging
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from typing import Any
 
 from runnel.config import read_row
 from runnel.errors import InputError
+from runnel.jobs.progress import notify
 from runnel.lab.training.data import Dropped, Evidence
 from runnel.text.lines import read_json
-
-log = logging.getLogger("runnel")
 
 LICENSE = "CC-BY-NC"
 # The first characters of the first unit: in a released row, the question ends where they occur.
@@ -65,7 +63,7 @@ def read_evidence(
                     load_neox_tokenizer,  # not needed for other formats
                 )
 
-                log.warning("%s: released under %s, not for commercial use", path, LICENSE)
+                notify(f"{path}: released under {LICENSE}, not for commercial use")
                 decode = load_neox_tokenizer(Path(path).absolute().parent).decode
             row = parse_released(row, where, decode)
         evidence = _evidence_of(row, where)
@@ -82,7 +80,7 @@ def read_evidence(
         if counts.keep(where, reasons):
             yield evidence
     if counts.counts and dropped is None:
-        log.warning("%s: %s", path, counts)
+        notify(f"{path}: {counts}")
 
 
 def _evidence_of(row: dict[str, Any], where: str) -> Evidence:
@@ -90,8 +88,9 @@ def _evidence_of(row: dict[str, Any], where: str) -> Evidence:
         Evidence, row | {"id": str(row.get("id", ""))}, where, query="question", spans="evidence"
     )
     size = len(example.document)
-    spans = (*example.spans, *example.units)
-    wrong = [(start, end) for start, end in spans if not start < end <= size]
+    wrong = [
+        (start, end) for start, end in (*example.spans, *example.units) if not start < end <= size
+    ]
     blank = [span for span in example.spans if not example.document[slice(*span)].strip()]
     if len(blank) < len(example.spans):  # an example with nothing but blank spans is left out
         wrong += blank

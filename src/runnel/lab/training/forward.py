@@ -6,7 +6,6 @@ T  tokens of a row   S  sentences of a document   d  width of vectors   n  rows 
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,6 @@ from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import expect_trainable
 from runnel.models.recurrent.graph import WHOLE, Long, read
-from runnel.models.recurrent.scanner import ItemMaker
 from runnel.models.recurrent.units import unit_scores
 
 
@@ -40,24 +38,6 @@ def finished(model: Model) -> None:
     model.backbone.requires_grad_(False).eval()
     model.heads.requires_grad_(False).eval()
     model.refresh()
-
-
-def make_item(
-    model: Model,
-    query: str,
-    document: str,
-    spans: np.ndarray | None = None,
-    labels: np.ndarray | None = None,
-) -> Item:
-    """Make an item of a query and a document as `SentenceRetriever.score` reads them.
-
-    `spans` (S, 2) tile the document, which is then read as it is, by default in the model's units;
-    `labels` (S,) are of these.
-    """
-    maker = ItemMaker(model)
-    if labels is not None:
-        labels = np.asarray(labels, np.float32)
-    return maker.item(maker.encode_query(query), maker.read(document, spans), labels)
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:

@@ -10,7 +10,6 @@ n  completions of a batch   P  tokens of their replies
 Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from runnel.checks import expect_choice
 from runnel.errors import InputError
+from runnel.jobs.progress import inform
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import ModelModule, PackedTrainer
@@ -46,8 +46,6 @@ from runnel.text.dialogue import (
 )
 from runnel.text.lines import keys, read_json, text_of, texts_of
 from runnel.text.tokenizer import Tokenizer
-
-log = logging.getLogger("runnel")
 
 # tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000
 # rows
@@ -132,7 +130,7 @@ class CompletionData(RowData[Completion]):
         rows = make_rows(_FEATURES, make, exchanges, Counter())
         write_rows(Path(path), _FEATURES, rows, fingerprint=fingerprint)
         data = cls(path)
-        log.info("%d examples, %d tokens", len(data), data.lengths.sum())
+        inform(f"{len(data)} examples, {data.lengths.sum()} tokens")
         return data
 
     def _make(self, row: dict[str, Any]) -> Completion:

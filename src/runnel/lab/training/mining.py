@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from runnel.batching import top
+from runnel.checks import raise_first
 from runnel.errors import InputError
 from runnel.files import digest, file_digest, sibling, write_jsonl
 from runnel.hardware import cores
@@ -472,35 +473,25 @@ def mine_negatives(
     # 1. Refuse options that contradict each other or would have no effect.
     dense = model not in (None, "bm25")
     embeds = dense or judge is not None
-    if run is not None and model is not None:
-        raise InputError(
-            "negatives come from a run or from a search: give --run or --model, not both"
-        )
-    if judge is not None and not mining.needs_scores:
-        raise InputError(
+    raise_first(
+        {
+            "negatives come from a run or from a search: give --run or --model, not both": (
+                run is not None and model is not None
+            ),
             "--judge does nothing without --max-score, --margin or --relative-margin; give one of"
-            " them"
-        )
-    if mining.needs_scores and not embeds:
-        raise InputError(
+            " them": judge is not None and not mining.needs_scores,
             "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge"
-            " or --model too"
-        )
-    if bm25 and (dense or run is not None):
-        raise InputError(
+            " or --model too": mining.needs_scores and not embeds,
             "--k1 and --b are settings of BM25, which does not search here; omit them, or --model"
-            " and --run"
-        )
-    if prompts and not embeds:
-        raise InputError(
+            " and --run": bm25 and (dense or run is not None),
             "--prompt and --document-prompt are put before texts that an embedder reads; give"
-            " --model or --judge too"
-        )
-    if vectors_path is not None and (not dense or "document" in prompts):
-        raise InputError(
+            " --model or --judge too": prompts and not embeds,
             "--vectors are of an embedder that searches, read with its own document prompt; give"
-            " --model, and no --document-prompt"
-        )
+            " --model, and no --document-prompt": (
+                vectors_path is not None and (not dense or "document" in prompts)
+            ),
+        }
+    )
     # 2. Load the embedders.
     source = find_source(data, corpus, queries)
     searcher = _load_embedder(str(model), prompts) if dense else None

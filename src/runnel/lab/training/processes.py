@@ -19,8 +19,8 @@ from accelerate import PartialState
 
 from runnel.errors import InputError
 from runnel.hardware import cores
+from runnel.jobs.progress import Item
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CHUNK = 32  # examples in one call

@@ -3,13 +3,12 @@ when a loss or a gradient is NaN, and find complete checkpoints.
 """
 
 import json
-import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +23,8 @@ from transformers import (
 
 from runnel.errors import NumericalError
 from runnel.files import replacing
+from runnel.jobs.progress import notify
 from runnel.request import Progress
-
-log = logging.getLogger("runnel")
 
 STATE = "trainer_state.json"
 CURVE = "loss.png"
@@ -61,17 +59,7 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
         if isinstance(state, dict) and state.get("global_step") == step:
             yield step, path
         else:
-            log.warning(
-                "%s is incomplete (its %s is missing or damaged) and is skipped", path, STATE
-            )
-
-
-class Throughput(NamedTuple):
-    """How much a run has read, and how fast."""
-
-    tokens: int
-    tokens_per_s: float
-    seconds: float
+            notify(f"{path} is incomplete (its {STATE} is missing or damaged) and is skipped")
 
 
 @dataclass
@@ -90,11 +78,15 @@ class Watch:
         self.tokens = int(last["tokens"]) // processes
         self.began = time.monotonic() - last["seconds"]
 
-    def throughput(self, processes: int) -> Throughput:
-        """Return the counts of the whole run, all processes together."""
+    def throughput(self, processes: int) -> dict[str, Any]:
+        """Return the counts of the whole run, all processes together: tokens, and how fast."""
         tokens = self.tokens * processes
         seconds = time.monotonic() - self.began
-        return Throughput(tokens, round(tokens / max(seconds, 1e-9), 1), round(seconds, 3))
+        return {
+            "tokens": tokens,
+            "tokens_per_s": round(tokens / max(seconds, 1e-9), 1),
+            "seconds": round(seconds, 3),
+        }
 
     def check(
         self, value: float | Tensor, what: str, args: TrainingArguments, state: TrainerState
@@ -154,7 +146,7 @@ class Watched(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs.update(self.watch.throughput(self.args.world_size)._asdict())
+            logs.update(self.watch.throughput(self.args.world_size))
         super().log(logs, start_time)
 
     def compute_loss(

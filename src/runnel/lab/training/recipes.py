@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runnel import files
-from runnel.checks import expect_choice, expect_count
+from runnel.checks import expect_choice, expect_count, raise_first
 from runnel.config import arguments
 from runnel.errors import InputError
 
@@ -221,11 +221,6 @@ def find(name: str) -> Path:
     return Path(name)
 
 
-def sizes(name: str) -> list[str]:
-    """Return the sizes that a recipe has settings for."""
-    return list(_load(find(name))[1])
-
-
 def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -> Recipe:
     """Read a recipe by name or path, with the settings of one of its sizes and then `changes`,
     "key=value" as TOML.
@@ -392,8 +387,7 @@ def _check(recipe: Recipe, path: str) -> None:
             elif type(number) is float:
                 fits = 0 < number < math.inf or (number == 0 and name not in _ABOVE_ZERO)
                 wrong[f"{name} is {number}; expected a number {least}"] = not fits
-    if message := next((message for message, holds in wrong.items() if holds), None):
-        raise InputError(f"{path}: {message}")
+    raise_first({f"{path}: {message}": holds for message, holds in wrong.items()})
 
 
 def _toml(value: Any) -> str:

@@ -14,7 +14,6 @@ them to the Trainer of the job (`trainers`), which makes batches of them, and wh
 
 import errno
 import json
-import logging
 import math
 import re
 import shutil
@@ -32,23 +31,22 @@ from transformers import Trainer
 from runnel.checks import expect_choice
 from runnel.errors import InputError, NumericalError
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
-from runnel.jobs.progress import open_progress
-from runnel.lab.training import recipes
-from runnel.lab.training.document_trainer import AveragedTrainer
-from runnel.lab.training.forward import finished
-from runnel.lab.training.processes import writers_first
-from runnel.lab.training.progress import Recorder, find_whole_checkpoint, logged_steps
-from runnel.lab.training.recipes import Recipe
-from runnel.lab.training.run_data import DataFiles, RunData, locate_data, read_run_data
-from runnel.lab.training.start import load_start
-from runnel.lab.training.trainers import EmbedderBatches, make_trainer, tensorboard
-from runnel.lab.training.vectors import VectorTrainer
+from runnel.jobs.progress import inform, notify, open_progress
+from runnel.lab.training import (
+    document_trainer,
+    forward,
+    processes,
+    progress,
+    recipes,
+    run_data,
+    start,
+    trainers,
+    vectors,
+)
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import merge, save_adapter
 from runnel.request import Progress
 from runnel.text.lines import read_json
-
-log = logging.getLogger("runnel")
 
 # files and folders in a run folder
 RECIPE = "recipe.toml"
@@ -78,7 +76,7 @@ class Summary:
 
 
 def run_recipe(
-    recipe: Recipe,
+    recipe: recipes.Recipe,
     folder: str | Path,
     *,
     data: str | Path | None = None,
@@ -99,9 +97,9 @@ def run_recipe(
     # it detects several processes on CPUs only with cpu=True
     state = PartialState(cpu=not torch.cuda.is_available())
     if state.is_main_process and state.num_processes > 1:
-        log.info("%d processes share every batch", state.num_processes)
+        inform(f"{state.num_processes} processes share every batch")
     # 2. Find the data.
-    located = locate_data(recipe, data, home)
+    located = run_data.locate_data(recipe, data, home)
     # 3. Run, alone in the folder.
     with _locked(folder, state), _reporting_full_disk(folder):
         summary = _run(located, folder, folder / _DATA, state)
@@ -110,7 +108,9 @@ def run_recipe(
         return summary
 
 
-def _run(recipe: Recipe, folder: Path, data: Path, state: PartialState, share: int = 1) -> Summary:
+def _run(
+    recipe: recipes.Recipe, folder: Path, data: Path, state: PartialState, share: int = 1
+) -> Summary:
     """Run a recipe on 1/`share` of the examples, which are read from files in the folder `data`."""
     # 1. Begin, or resume; a finished run only returns its summary.
     with state.main_process_first():
@@ -122,11 +122,11 @@ def _run(recipe: Recipe, folder: Path, data: Path, state: PartialState, share: i
         rate = _search_learning_rate(recipe, folder, data, state)
         recipe = replace(recipe, train=replace(recipe.train, learning_rate=rate))
     # 3. Load the model, and read the data in its tokens.
-    model = load_start(recipe)
-    with writers_first(state):
+    model = start.load_start(recipe)
+    with processes.writers_first(state):
         data.mkdir(mode=0o700, exist_ok=True)  # it holds texts
-        files = DataFiles(data, state.is_local_main_process, share)
-        examples = read_run_data(recipe, model, files)
+        files = run_data.DataFiles(data, state.is_local_main_process, share)
+        examples = run_data.read_run_data(recipe, model, files)
     # 4. Train, measure and save the model.
     summary = _train_model(recipe, model, examples, folder)
     if state.is_main_process:
@@ -134,7 +134,9 @@ def _run(recipe: Recipe, folder: Path, data: Path, state: PartialState, share: i
     return summary
 
 
-def _search_learning_rate(recipe: Recipe, folder: Path, data: Path, state: PartialState) -> float:
+def _search_learning_rate(
+    recipe: recipes.Recipe, folder: Path, data: Path, state: PartialState
+) -> float:
     """Return the learning rate whose run has the best held-out figure; search.jsonl has them all,
     null for NaN.
     """
@@ -153,7 +155,7 @@ def _search_learning_rate(recipe: Recipe, folder: Path, data: Path, state: Parti
         try:
             held_out = _run(trial, folder / _TRIALS / f"{rate}", data, state, search.share).held_out
         except NumericalError as error:
-            log.info("learning rate %g: %s", rate, error)
+            inform(f"learning rate {rate:g}: {error}")
             held_out = {search.metric: math.nan}
         expect_choice(search.metric, held_out, "search.metric")
         figure = held_out[search.metric]
@@ -170,7 +172,7 @@ def _search_learning_rate(recipe: Recipe, folder: Path, data: Path, state: Parti
         )
     sign = 1 if search.metric.endswith("loss") else -1
     best = min(figures, key=lambda rate: sign * figures[rate])
-    log.info("learning rates and %s: %s; %g is used", search.metric, figure_of, best)
+    inform(f"learning rates and {search.metric}: {figure_of}; {best:g} is used")
     return best
 
 
@@ -188,7 +190,7 @@ def _locked(folder: Path, state: PartialState) -> Iterator[None]:
         lock.release(remove=True)
 
 
-def _begin(folder: Path, recipe: Recipe) -> None:
+def _begin(folder: Path, recipe: recipes.Recipe) -> None:
     """Begin a run in the folder, or check that the folder's run has this recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / RECIPE
@@ -210,37 +212,42 @@ def _begin(folder: Path, recipe: Recipe) -> None:
         recipes.write(recipe, path)
 
 
-def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
+def _train_model(
+    recipe: recipes.Recipe, model: Model, data: run_data.RunData, folder: Path
+) -> Summary:
     # 1. Make the Trainer, and measure a model that may be good already.
-    trainer = make_trainer(model, recipe, data, folder)
+    trainer = trainers.make_trainer(model, recipe, data, folder)
     before = {}
-    if isinstance(trainer, AveragedTrainer) and data.held_out is not None:
+    if isinstance(trainer, document_trainer.AveragedTrainer) and data.held_out is not None:
         before = {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
     # 2. Train, from the last checkpoint if there is one.
-    last = find_whole_checkpoint(folder / "checkpoints")
+    last = progress.find_whole_checkpoint(folder / "checkpoints")
     if last is not None:
-        log.info("resuming from %s", last)
+        inform(f"resuming from {last}")
     is_main = trainer.is_world_process_zero()  # one of several processes
     meter: AbstractContextManager[Progress] = nullcontext(lambda done, total: None)
     if is_main:
         meter = open_progress("training", "steps")
     with meter as show:
-        trainer.add_callback(Recorder(folder, trainer.watch, show))
+        trainer.add_callback(progress.Recorder(folder, trainer.watch, show))
         if is_main:
-            trainer.add_callback(tensorboard(folder))
+            trainer.add_callback(trainers.tensorboard(folder))
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     throughput = trainer.watch.throughput(trainer.args.world_size)
     _require_steps(trainer, recipe, data)
     # 3. Measure the trained model.
-    if isinstance(trainer, AveragedTrainer):
+    if isinstance(trainer, document_trainer.AveragedTrainer):
         trainer.use_average()
-    if isinstance(trainer, VectorTrainer):
+    if isinstance(trainer, vectors.VectorTrainer):
         trainer.calibrate(data.aside)
     held_out = _losses(trainer.evaluate()) | before if data.held_out is not None else {}
-    if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
-        log.warning(
-            "%d texts were cut to data.max_query_tokens or data.max_document_tokens",
-            trainer.data_collator.truncated,
+    if (
+        isinstance(trainer.data_collator, trainers.EmbedderBatches)
+        and trainer.data_collator.truncated
+    ):
+        notify(
+            f"{trainer.data_collator.truncated} texts were cut to data.max_query_tokens or"
+            " data.max_document_tokens"
         )
     # 4. Save it.
     if is_main:
@@ -249,9 +256,9 @@ def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> S
         if recipe.lora is not None:
             save_adapter(model, folder / "adapter")
             merge(model)
-        finished(model)
+        forward.finished(model)
         model.save(folder / "model", job="rerank" if recipe.job == "rerank" else None)
-    losses = [row["loss"] for row in logged_steps(trainer.state.log_history)] or [math.nan]
+    losses = [row["loss"] for row in progress.logged_steps(trainer.state.log_history)] or [math.nan]
     return Summary(
         job=recipe.job,
         model=str(folder / "model"),
@@ -260,13 +267,11 @@ def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> S
         last_loss=losses[-1],
         held_out=held_out,
         learning_rate=recipe.train.learning_rate,
-        tokens=throughput.tokens,
-        tokens_per_s=throughput.tokens_per_s,
-        seconds=throughput.seconds,
+        **throughput,
     )
 
 
-def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
+def _require_steps(trainer: Trainer, recipe: recipes.Recipe, data: run_data.RunData) -> None:
     """Raise InputError if there was no batch: the Trainer then ends without a step, as if it had
     finished.
     """
@@ -296,13 +301,14 @@ def _reporting_full_disk(folder: Path) -> Iterator[None]:
             "os error 28|No space left|file write failed|unexpected pos|iostream error", str(error)
         ):
             raise
-        path = find_whole_checkpoint(folder / "checkpoints")
+        path = progress.find_whole_checkpoint(folder / "checkpoints")
         saved = f"{path.name} is complete" if path else "there is no complete checkpoint yet"
-        message = (
+        raise OSError(
+            errno.ENOSPC,
             f"a file could not be written, probably because the disk is full; {saved}. Free some"
-            " space and repeat the command to resume"
-        )
-        raise OSError(errno.ENOSPC, message, str(folder)) from error
+            " space and repeat the command to resume",
+            str(folder),
+        ) from error
 
 
 def _losses(metrics: dict[str, float]) -> dict[str, float]:

@@ -5,7 +5,6 @@ files in the run folder that one process writes and all read.
 """
 
 import itertools
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +16,7 @@ from datasets import Dataset, DatasetDict
 
 from runnel.errors import InputError
 from runnel.files import digest, file_digest
+from runnel.jobs.progress import notify
 from runnel.lab.training import tables
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
@@ -27,8 +27,6 @@ from runnel.lab.training.vectors import LayerData, VectorData, read_vector_data
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.pocket.scorer import VectorScorer
-
-log = logging.getLogger("runnel")
 
 Examples: TypeAlias = DatasetDict | SentenceData | CompletionData | VectorData | LayerData
 
@@ -99,7 +97,7 @@ def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
         return _document_data(examples, recipe, model, files)
     finally:
         if files.write and guard.counts:
-            log.warning("left out: %s", guard)
+            notify(f"left out: {guard}")
 
 
 def _read_set(path: str, recipe: Recipe, guard: Decontaminator) -> Iterator[Any]:

@@ -3,14 +3,15 @@
 In: a recipe. Out: a `Model` in fp32 on the CPU, with a head for the job and the recipe's adapters.
 """
 
-import logging
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from runnel.backbones.library import Library
+from runnel.checks import raise_first
 from runnel.errors import CheckpointError, InputError, needing
+from runnel.jobs.progress import inform
 from runnel.lab.training.recipes import LongTable, Recipe
 from runnel.lab.training.tables import trained_prompts
 from runnel.lab.training.trainers import long
@@ -22,8 +23,6 @@ from runnel.models.recurrent.adapters import add_lora
 from runnel.models.recurrent.graph import check_segments
 from runnel.models.recurrent.heads import EndScore, HeldHead
 from runnel.models.recurrent.language_model import load_generator
-
-log = logging.getLogger("runnel")
 
 
 def load_start(recipe: Recipe) -> Model:
@@ -83,7 +82,7 @@ def _load_reader(recipe: Recipe) -> Model:
     if missing:
         from_library = isinstance(model.backbone, Library)  # it has made the layer
         model.heads[recipe.job] = Scores() if from_library else EndScore(model.backbone.hidden_size)
-        log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
+        inform(f"{table.name} gets a new head for {recipe.job!r}, with random weights")
     elif stored and table.new_head:
         model.heads[recipe.job] = HeldHead(VectorScore(model.backbone.hidden_size))
     return model
@@ -95,20 +94,23 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     """
     name = recipe.model.name
     layers = recipe.model.layers
-    if layers and (
-        recipe.model.new_head or not stored or not model.backbone.config.sentence_layers
-    ):
-        raise InputError(
+    raise_first(
+        {
             "model.layers trains layers for sentences through a head that stays:"
-            f" {name} needs such layers, as pocket has, and model.new_head = false"
-        )
+            f" {name} needs such layers, as pocket has, and model.new_head = false": (
+                layers
+                and (
+                    recipe.model.new_head or not stored or not model.backbone.config.sentence_layers
+                )
+            ),
+            f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains;"
+            " start from a model that reads query and document together: --model pocket-mamba2": (
+                stored and not isinstance(model.head(recipe.job), VectorScore)
+            ),
+        }
+    )
     if not stored:
         return
-    if not isinstance(model.head(recipe.job), VectorScore):
-        raise InputError(
-            f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains;"
-            " start from a model that reads query and document together: --model pocket-mamba2"
-        )
     without_effect = {
         "[long]": recipe.long != LongTable(),
         "[lora]": recipe.lora is not None,

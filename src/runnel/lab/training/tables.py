@@ -15,7 +15,6 @@ S  sentences of a document   E  evidence spans of an example
 """
 
 import json
-import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 
 from runnel.errors import InputError
 from runnel.files import replacing
+from runnel.jobs.progress import inform, notify
 from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
@@ -42,8 +42,6 @@ from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.models.recurrent.scanner import ItemMaker
 from runnel.text.sentences import TokenUnits, split_sentences
-
-log = logging.getLogger("runnel")
 
 Made = TypeVar("Made")
 _NEGATIVES_FROM = (
@@ -89,7 +87,7 @@ def is_written(path: Path, fingerprint: str) -> bool:
     with pa.memory_map(str(path)) as file:
         stored = json.loads(pa.ipc.open_stream(file).schema.metadata[b"huggingface"])
     if stored["fingerprint"] == fingerprint:
-        log.info("%s is prepared already", path)
+        inform(f"{path} is prepared already")
         return True
     raise InputError(
         f"{path} was prepared from other files, settings or another tokenizer than this run's: the"
@@ -264,10 +262,10 @@ class SentenceData(RowData[Item]):
         make = partial(_sentence_row, ItemMaker(model), tokens, seed)
         rows = make_rows(_FEATURES, make, evidence, counts)
         write_rows(Path(path), _FEATURES, rows, fingerprint=fingerprint)
-        log.info(
-            "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds"
-            " their evidence; %d documents have no answer",
-            *(counts[name] for name in ("examples", "tokens", "windows", "whole", "unanswered")),
+        inform(
+            f"{counts['examples']} examples, {counts['tokens']} tokens; {counts['windows']} were"
+            f" cut to windows; {counts['whole']} stay whole because no window holds their evidence;"
+            f" {counts['unanswered']} documents have no answer"
         )
         return cls(model, path)
 
@@ -361,8 +359,7 @@ def write_triple_table(
         fingerprint=fingerprint,
     )
     if fewer := ", ".join(f"{counts[n]:,} with {n}" for n in sorted(counts) if n < most):
-        total = counts.total()
-        log.warning("%s: of %d rows, data.negatives = %d: %s", data.path, total, most, fewer)
+        notify(f"{data.path}: of {counts.total()} rows, data.negatives = {most}: {fewer}")
     return Dataset.from_file(str(path))
 
 
@@ -376,8 +373,9 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
     if "{instruction}" in table.prompt:
         for data in table.sets:
             if data.instructions:
-                prompt = table.prompt.replace("{instruction}", data.instructions[0])
-                trained[Path(data.path).stem] = prompt
+                trained[Path(data.path).stem] = table.prompt.replace(
+                    "{instruction}", data.instructions[0]
+                )
     elif table.prompt:
         trained["query"] = table.prompt
     return trained
@@ -457,19 +455,15 @@ def _examples(
                 origin = f"{source.name}: {name} ({triple.query[:60]!r})"
                 yield prompt + triple.query, positive, part, origin
     if unused:
-        log.warning(
-            "%s: the instructions of %d examples are not used, as data.prompt has no {instruction}",
-            source,
-            unused,
+        notify(
+            f"{source}: the instructions of {unused} examples are not used, as data.prompt has no"
+            " {instruction}"
         )
     if repeated:
-        log.warning(
-            "%s: the %d rows of %d positives share negatives: there are fewer than data.negatives x"
-            " data.samples = %d",
-            source,
-            repeated * table.samples,
-            repeated,
-            table.negatives * table.samples,
+        notify(
+            f"{source}: the {repeated * table.samples} rows of {repeated} positives share"
+            " negatives: there are fewer than data.negatives x data.samples ="
+            f" {table.negatives * table.samples}"
         )
 
 
@@ -534,5 +528,7 @@ def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
         else:
             dropped += 1
     if dropped:
-        message = "%s: %d examples were dropped, as all or none of their sentences answer"
-        log.warning(message, data.path, dropped)
+        notify(
+            f"{data.path}: {dropped} examples were dropped, as all or none of their sentences"
+            " answer"
+        )

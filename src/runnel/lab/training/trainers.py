@@ -12,11 +12,10 @@ sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for t
 generate    GeneratorTrainer
 """
 
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -39,6 +38,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
+from runnel.jobs.progress import notify
 from runnel.lab.training.document_trainer import DocumentTrainer, SentenceTrainer
 from runnel.lab.training.generator import GeneratorTrainer
 from runnel.lab.training.progress import Watched
@@ -50,8 +50,6 @@ from runnel.models.model import Model
 from runnel.models.pocket.heads import VectorScore
 from runnel.models.recurrent.adapters import load_adapter
 from runnel.models.recurrent.graph import Long
-
-log = logging.getLogger("runnel")
 
 _SAVES = 10  # the least number of checkpoints written in a run
 
@@ -85,10 +83,9 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
     pass
 
 
-JobTrainer: TypeAlias = _Embedders | _Rerankers | DocumentTrainer
-
-
-def make_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> JobTrainer:
+def make_trainer(
+    model: Model, recipe: Recipe, data: RunData, folder: Path
+) -> _Embedders | _Rerankers | DocumentTrainer:
     """Make the Trainer for a recipe's job."""
     if recipe.job == "embed":
         return _embedder_trainer(model, recipe, data, folder)
@@ -133,9 +130,7 @@ def _embedder_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
         if len(part) % table.batch
     )
     if world > 1 and skipped:
-        log.warning(
-            "several processes share only full batches; rows skipped in each epoch: %s", skipped
-        )
+        notify(f"several processes share only full batches; rows skipped in each epoch: {skipped}")
     args = SentenceTransformerTrainingArguments(
         **arguments(recipe, folder),
         per_device_train_batch_size=table.batch,  # for all devices together: each takes a part
@@ -239,8 +234,9 @@ def tensorboard(folder: Path) -> TrainerCallback:
 
 def long(recipe: Recipe) -> Long:
     """Return a recipe's settings for reading long texts."""
-    bf16 = recipe.train.precision == "bf16"
-    return Long(recipe.long.segment_tokens, recipe.long.recompute, bf16=bf16)
+    return Long(
+        recipe.long.segment_tokens, recipe.long.recompute, bf16=recipe.train.precision == "bf16"
+    )
 
 
 def _processes() -> int:

@@ -9,7 +9,6 @@ qrels.
 """
 
 import csv
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +18,12 @@ from typing import Any, NamedTuple
 from runnel.checks import expect_choice
 from runnel.errors import InputError, ReadError
 from runnel.files import open_bytes
+from runnel.jobs.progress import inform, notify
 from runnel.lab.training.corpus import Texts, read_corpus, read_queries
 from runnel.lab.training.data import Dropped, Triple
 from runnel.text.lines import Lines, find, read_head, read_json, read_lines, text_of, texts_of
 from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
 from runnel.text.trec import read_qrels
-
-log = logging.getLogger("runnel")
 
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
 _POSITIVE = set("positive positives pos document answer passage sentence2 sentence_b".split())
@@ -82,7 +80,7 @@ def read_triples(
         if counts.keep(where, reasons):
             yield triple
     if counts.counts and dropped is None:
-        log.warning("%s: %s", path, counts)
+        notify(f"{path}: {counts}")
 
 
 def _without_copies(triple: Triple, where: str, dropped: Dropped, *, judged: bool) -> Triple:
@@ -164,8 +162,11 @@ def find_split(folder: Path, name: str) -> Path:
     splits = qrels_of(folder)
     named = find(folder / "qrels", name)
     if named is None and len(splits) != 1:
-        what = f"the file to use of {folder / 'qrels'}, unless you give its path,"
-        expect_choice(name, [path.name for path in splits], what)
+        expect_choice(
+            name,
+            [path.name for path in splits],
+            f"the file to use of {folder / 'qrels'}, unless you give its path,",
+        )
     return named or splits[0]
 
 
@@ -205,8 +206,10 @@ def _are_qrels(path: Path) -> bool:
     cells = _cells(line)
     if len(cells) > 1 and _QUERY & {cell.lower() for cell in cells}:
         return False
-    expected = "jsonl, qrels, or the names of the columns before the first row"
-    raise InputError(f"{where or path}: expected {expected}, got {line[:80]!r}; {_ADVICE}")
+    raise InputError(
+        f"{where or path}: expected jsonl, qrels, or the names of the columns before the first row,"
+        f" got {line[:80]!r}; {_ADVICE}"
+    )
 
 
 class _Roles(NamedTuple):
@@ -316,10 +319,9 @@ def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]
     names = table.names
     for number, row in table.rows:
         if len(row) < len(names):
-            expected = f"expected {len(names)} fields ({', '.join(names)})"
             raise InputError(
-                f"{lines.place(number)}: {expected}, got {len(row)}; write an empty field for a"
-                " missing value"
+                f"{lines.place(number)}: expected {len(names)} fields ({', '.join(names)}), got"
+                f" {len(row)}; write an empty field for a missing value"
             )
         yield str(lines.place(number)), dict(zip(names, row.values(), strict=True))
 
@@ -343,7 +345,7 @@ def _judged(source: ExampleFiles) -> Iterator[tuple[str, Triple]]:
     """Yield (place, triple that has not been checked) for each query of qrels."""
     expect_texts(source.path, {"corpus": source.corpus, "queries": source.queries})
     queries = read_queries(str(source.queries))
-    log.info("reading the corpus of %s", source.path)
+    inform(f"reading the corpus of {source.path}")
     texts = source.corpus
     if not isinstance(texts, Texts):
         texts = Texts(read_corpus(str(texts)))

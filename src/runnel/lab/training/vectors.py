@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from torch.utils.data import Dataset
 
 from runnel.backbones.encoder.model import Encoder
 from runnel.files import digest, sweep, write
-from runnel.jobs.progress import open_progress
+from runnel.jobs.progress import inform, notify, open_progress
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes_or_no_loss
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
@@ -44,8 +43,6 @@ from runnel.models.pocket.layout import lay_out
 from runnel.models.pocket.scorer import VectorQuery, VectorScorer
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.recurrent.heads import HeldHead
-
-log = logging.getLogger("runnel")
 
 _SENTENCES = 300  # of a document in one step
 _BEST = 40  # of these, the best by the sum of z-scores
@@ -235,7 +232,7 @@ def calibrate(
     optimizer.step(closure)
     fitted = factors.detach()
     if not bool(answers.any()) or not bool(fitted.isfinite().all()) or float(fitted[0]) <= 0:
-        log.warning(
+        notify(
             "the documents kept aside do not determine the calibration of scores; it stays as it"
             " was learned"
         )
@@ -297,10 +294,9 @@ def read_vector_data(
         key = digest(example.document)
         keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
     if unused := sum(bool(example.units) for _, example in keyed):
-        log.warning(
-            "the units of %d examples are not used: documents are read once, in the sentences of"
-            " the model",
-            unused,
+        notify(
+            f"the units of {unused} examples are not used: documents are read once, in the"
+            " sentences of the model"
         )
     # 2. Read the documents.
     if write:
@@ -319,8 +315,10 @@ def read_vector_data(
     # 4. Split them by document.
     train, held, aside = split_documents(questions, held_out)
     expect_left(train, f"{len(keyed)} examples", held_out)
-    counts = tuple(map(len, (train, held, aside)))
-    log.info("%d questions to train on, %d held out, %d for the calibration", *counts)
+    inform(
+        f"{len(train)} questions to train on, {len(held)} held out, {len(aside)} for the"
+        " calibration"
+    )
     return (
         VectorData(scorer, load, [*train, *ask_elsewhere(train)]),
         VectorData(scorer, load, held) if held else None,
@@ -446,7 +444,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             laid_out = lay_out(words, np.array([0, len(words)]), encoder, markers)
             queries.append(_blocks(laid_out.ids, encoder))
         ids, cu_seqlens = _blocks(row.ids, encoder)
-        item = LayerItem(
+        return group[0].name, LayerItem(
             ids=ids,
             cu_seqlens=cu_seqlens,
             text=torch.from_numpy(~np.isin(row.ids, markers)).float(),
@@ -459,7 +457,6 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             evidence=tuple(question.evidence for question in group),
             tokens=len(document.ids),
         )
-        return group[0].name, item
 
 
 def _blocks(ids: np.ndarray, encoder: Encoder) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from runnel.errors import counted
 from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.asking import fit
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.progress import notify, notify_true, open_progress
 from runnel.jobs.runs import Work, resumed_rows
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
@@ -80,8 +80,7 @@ def by_retrieval(
     def choose(question: str, document: QaDocument) -> DocumentParts:
         text = document.text
         spans, scores = score(question, text, document.sentences)
-        best = top(scores, top_k)
-        ranked = [(start, end) for start, end in spans[best].tolist()]
+        ranked = [(start, end) for start, end in spans[top(scores, top_k)].tolist()]
         if max_tokens is not None:
             ranked = fit(ranked, lambda spans: len(tokenizer.encode(join(text, spans))), max_tokens)
         return [merge(text, ranked)]
@@ -221,9 +220,13 @@ def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
     if limit is None or limit >= count:
         return data
     chosen = sorted(np.random.default_rng(seed).permutation(count)[:limit].tolist())
-    note = f"{limit:,} of its {count:,} questions, drawn at random with seed {seed}"
     return replace(
-        data, questions=tuple(data.questions[i] for i in chosen), notes=(*data.notes, note)
+        data,
+        questions=tuple(data.questions[i] for i in chosen),
+        notes=(
+            *data.notes,
+            f"{limit:,} of its {count:,} questions, drawn at random with seed {seed}",
+        ),
     )
 
 
@@ -243,8 +246,11 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
 
         def row_of(question: QaQuestion) -> dict[str, object]:
             document = data.documents[question.document]
-            parts = choose(question.question, document)
-            return {"id": question.id, "tokens": count(document.text), "parts": parts}
+            return {
+                "id": question.id,
+                "tokens": count(document.text),
+                "parts": choose(question.question, document),
+            }
 
         return Work(data.questions, row_of, fingerprint)
 
@@ -516,24 +522,20 @@ def _note_all(report: Mapping[str, Any], inquiry: Inquiry) -> None:
         notes += [f"{result['task']}: {note}" for note in result["notes"]]
         if result["license"]:
             notes.append(f"{result['task']}: license {result['license']}")
-    if unreadable := report["all"]["unreadable"]:
-        notes.append(
-            f"{unreadable:,} questions have no verdict that can be read; they are in no share of"
-            " right answers"
-        )
-    notes += [f"{count:,} {note}" for note, count in inquiry.notes.most_common()]
-    if estimated := sum(used["estimated"] for used in report["cost"].values()):
-        notes.append(
-            f"the endpoint did not count the tokens of {estimated:,} replies; they are estimated"
-        )
-    if inquiry.failure is not None:
-        notes.append(f"the last failure of an endpoint: {inquiry.failure}")
-    if inquiry.stopped is not None:
-        notes.append(f"stopped: {inquiry.stopped}")
-    if missing := report["all"]["unanswered"]:
-        notes.append(
-            f"without a reply yet, and in no score: {counted(missing, 'question')}; repeat the"
-            " command to ask again"
-        )
-    for note in notes:
-        notify(f"note: {note}")
+    unreadable = report["all"]["unreadable"]
+    estimated = sum(used["estimated"] for used in report["cost"].values())
+    missing = report["all"]["unanswered"]
+    notify_true(
+        {
+            **{f"note: {note}": True for note in notes},
+            f"note: {unreadable:,} questions have no verdict that can be read; they are in no share"
+            " of right answers": unreadable,
+            **{f"note: {count:,} {note}": count for note, count in inquiry.notes.most_common()},
+            f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
+            " estimated": estimated,
+            f"note: the last failure of an endpoint: {inquiry.failure}": inquiry.failure,
+            f"note: stopped: {inquiry.stopped}": inquiry.stopped,
+            f"note: without a reply yet, and in no score: {counted(missing, 'question')}; repeat"
+            " the command to ask again": missing,
+        }
+    )

@@ -274,8 +274,13 @@ def mean_of_sets(sets: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
     f1 = [[outcome.f1 for outcome in outcomes if outcome.f1 is not None] for outcomes in sets]
     judged = list(filter(None, verdicts))
     low, high = interval(judged) if judged else (None, None)
-    means = {"accuracy": _mean_of_means(judged), "F1": _mean_of_means(list(filter(None, f1)))}
-    return {"sets": len(sets), "low": low, "high": high, **means}
+    return {
+        "sets": len(sets),
+        "low": low,
+        "high": high,
+        "accuracy": _mean_of_means(judged),
+        "F1": _mean_of_means(list(filter(None, f1))),
+    }
 
 
 def _mean_of_means(sets: Sequence[Sequence[float]]) -> float | None:

@@ -24,7 +24,6 @@ https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_tra
 
 import csv
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from runnel.checks import by_id, expect_choice, utf8
 from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import decode, digest, open_bytes
+from runnel.jobs.progress import notify
 from runnel.lab.evaluation.published import Row, read_rows
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.training.data import Dropped
@@ -280,8 +280,8 @@ def _muld(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) 
                 f'{where}: expected "input" to begin with a question that ends in "?", got'
                 f" {text[:60]!r}"
             )
-        question = {"document": asked[2], "question": asked[1]}
-        yield where, question | {"answers": answers, "choices": classes}
+        made = {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes}
+        yield where, made
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,6 @@ SETS = {
 
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
 _OPTIONAL = ("answer_type", "category", "sentences")
-log = logging.getLogger("runnel")
 
 
 def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet]:
@@ -519,7 +518,7 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
     Source: https://github.com/MambaRetriever/MambaRetriever (README.md, "Evaluation Data
         Structure", "License").
     """
-    log.warning("%s: released under %s, not for commercial use", path, LICENSE)
+    notify(f"{path}: released under {LICENSE}, not for commercial use")
     by_category = find(path.parent, BY_CATEGORY)
     categories = (
         {key: name.lower() for (name, key), _ in read_values(by_category, 2)} if by_category else {}
