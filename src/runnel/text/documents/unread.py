@@ -57,7 +57,7 @@ _DATA = re.compile(
     r"(?<![A-Za-z0-9+/_=-])(?:[A-Za-z0-9+/_-]{40,}+=*+(?:\n[ \t]*+)?)++(?:[A-Za-z0-9+/_-]++={1,2})?"
 )
 _LAST_DATA = re.compile(r"[A-Za-z0-9+/_-]{4,}+=*+(?=\n|\Z)")
-_DATA_CHARS = 200
+DATA_CHARS = 200
 # colors of a terminal, and what no text has
 _CONTROL = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]|(?P<other>[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff])")
 _CLAUSE = re.compile(
@@ -117,7 +117,7 @@ class _Line:
 def unread_in(text: str, *, log: bool = False) -> Unread:
     """Find what of a text is not read. `log`: its lines are entries, which have no sentences."""
     unread = Unread()
-    unread.spans += _data_in(text)
+    unread.spans += data_in(text)
     unread.warnings += [
         f"{end - start:,} characters of encoded data (base64) are not read"
         for start, end in unread.spans
@@ -142,14 +142,14 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     return unread
 
 
-def _data_in(text: str) -> Iterator[tuple[int, int]]:
+def data_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield runs of base64, which are no text."""
     for match in _DATA.finditer(text):
         end = match.end()
         if match[0][-1] == "\n" and (last := _LAST_DATA.match(text, end)) and _is_mixed(last[0]):
             end = last.end()
         run = text[match.start() : end].rstrip()
-        if len(run) >= _DATA_CHARS and _is_mixed(run):
+        if len(run) >= DATA_CHARS and _is_mixed(run):
             yield match.start(), match.start() + len(run)
 
 
@@ -160,7 +160,7 @@ def _is_mixed(text: str) -> bool:
 
 def is_data(text: str) -> bool:
     """Return whether a text is base64 as a whole."""
-    return sum(end - start for start, end in _data_in(text)) > len(text) / 2
+    return sum(end - start for start, end in data_in(text)) > len(text) / 2
 
 
 def _join_clauses(text: str, unread: Unread) -> None:
