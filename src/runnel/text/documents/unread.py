@@ -1,6 +1,6 @@
 """Parts of a plain text that are shown but not read: line numbers of transcripts, page marks, page
-numbers and running heads inside a sentence, hyphens at line ends, encoded data, colors of a
-terminal.
+numbers and running heads inside a sentence, hyphens at line ends, marks of quoted lines, encoded
+data, colors of a terminal.
 
 The canonical text of a file is its own, so nothing is removed. `unread_in` returns spans; the text
 without them is what a person would read aloud. A sentence that a page break cuts in two goes on
@@ -9,6 +9,7 @@ over the break.
 
 from __future__ import annotations
 
+import html
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -37,6 +38,9 @@ _LONG = 40  # characters of a line that goes on after a number that stands alone
 _ENDED = re.compile(r"[.!?:;\u2026][\"')\]\u201d\u2019]*\Z")
 _OPEN_END = re.compile(r"(?:\b(?:of|the|and|to|in|a|an|for|with|by|at|or|that)|,)\Z")
 
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")
+_TAG_OR_ENTITY = re.compile(rf"<[^<>]*>|{ENTITY.pattern}")
+_QUOTE_MARKS = re.compile(r"^(?:>[ \t]?)+", re.MULTILINE)  # of mail and of Markdown
 _HYPHEN = re.compile(
     r"(?<![^\W_])([^\W\d_]{2,}+)([-\u2010\u00ac\u00ad](?:[ ]|[ \t]*\n[ \t]*))([^\W\d_]{2,}+)"
 )
@@ -137,9 +141,22 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     if lines and not _number_lines(lines, unread):
         _join_pages(lines, unread)
         _join_clauses(text, unread)
+    unread.spans += [mark.span() for mark in _QUOTE_MARKS.finditer(text)]
     _add_hyphens(text, unread)
     unread.joined.sort()
     return unread
+
+
+def character_of(entity: str) -> str:
+    """Return the character that an entity of html stands for; "" if it is none, or several."""
+    character = html.unescape(entity)
+    return character if len(character) == 1 else ""
+
+
+def characters_in(text: str, start: int, end: int) -> dict[int, str]:
+    """Return the characters that the entities of `text[start:end]` stand for, by their places."""
+    found = (match for match in _TAG_OR_ENTITY.finditer(text, start, end) if match[0][0] == "&")
+    return {match.start(): character_of(match[0]) for match in found}
 
 
 def data_in(text: str) -> Iterator[tuple[int, int]]:
