@@ -62,7 +62,7 @@ FORMATS = {
     "srt": Format(
         "subtitles:read_subtitles",
         "markup",
-        ".srt .vtt",
+        ".srt .vtt .sbv .ass .ssa",
         begins=rb"WEBVTT\b|\s*\d+\r?\n[\d:]{7,9},\d{3} -->",
     ),
     "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),

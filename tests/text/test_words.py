@@ -71,7 +71,12 @@ def test_a_part_between_other_characters_has_words_of_the_whole(text):
         ("max_retry_count", "max retry count"),
         ("MAX_RETRY", "max retry"),
         ("XMLHttpRequest", "xml http request"),
-        ("getÜberlauf", ""),  # only capitals of ASCII begin a part
+        ("getÜberlauf", "get überlauf"),
+        ("файлИмя", "файл имя"),
+        ("foo__bar", "foo bar"),
+        # a letter alone also belongs to the part behind it
+        ("iPhone15", "phone 15 iphone"),
+        ("OAuth2Token", "auth token oauth"),
         ("e1107", "1107"),
         ("E-1107", "e1107"),
         ("DEC-0054 and dec0054", "dec0054 dec 0054"),

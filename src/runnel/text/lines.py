@@ -4,6 +4,7 @@ in them.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.checks import utf8
 from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe, errors_as
-from runnel.files import marked_encoding, open_bytes
+from runnel.files import decode, marked_encoding, open_bytes
 from runnel.records import Document, titled
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 ENDINGS = ("", ".gz", ".zst")  # suffixes of a plain or compressed file
+_LOOK = 1 << 20  # bytes that tell an encoding
 _IDS = ("id", "_id", "docid", "query_id")
 _TEXTS = ("text", "document_text", "query_text", "contents")
 
@@ -54,6 +56,7 @@ class Lines:
     ) -> None:
         self.name = name
         self.encoding = encoding
+        self.warning: str | None = None  # that its encoding was guessed
         self._file = file
         self._newline = newline
         self._longest = longest
@@ -95,8 +98,22 @@ class Lines:
         content = unpacked(self._file, self.name)
         if self.encoding is None:
             head = content.peek(4)  # type: ignore[attr-defined]
-            self.encoding = marked_encoding(head) or "utf-8"
+            self.encoding = marked_encoding(head) or self._guessed(content)
         return io.TextIOWrapper(content, self.encoding, newline=self._newline)
+
+    def _guessed(self, content: BinaryIO) -> str:
+        """Return UTF-8, or the encoding that a text that is not UTF-8 seems to have."""
+        if not content.seekable():
+            return "utf-8"
+        begin = content.read(_LOOK)
+        content.seek(0)
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(begin)
+        except UnicodeDecodeError:
+            guess = decode(begin, self.name)
+            self.warning = guess.warning
+            return guess.encoding
+        return "utf-8"
 
     def place(self, number: int) -> LinePlace:
         return LinePlace(self, number)

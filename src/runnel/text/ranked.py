@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from runnel.text.documents.document import DocumentText
+from runnel.text.documents.unread import characters_in
 from runnel.text.kinds import text_of
 
 _BREAK_TAG = re.compile(r"</?(?:br|hr|p|div|li|tr|t[dh])\b", re.IGNORECASE)
@@ -41,9 +42,11 @@ class RankedText:
         for start, end in document.unread:
             keeps[start:end] = False
             parts.append(source[at:start])
+            characters = characters_in(source, start, end)
             if _BREAK_TAG.match(source, start, end):  # it ends a line or a cell: a space
-                keeps[start] = True
-                parts.append(" ")
+                characters = {start: " ", **characters}
+            keeps[list(characters)] = True
+            parts += characters.values()
             at = end
         text = "".join([*parts, source[at:]])
         kept = np.flatnonzero(keeps)

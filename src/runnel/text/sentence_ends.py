@@ -22,6 +22,7 @@ _QUOTATION = re.compile(
     r"|(?<=<)(?![A-Za-z/!]))"
 )
 _OPENING = "\"'`\u00ab\u2018\u201a\u201c\u201e\u201f\u2039"
+_FRENCH_QUOTE = re.compile("[\u00ab\u2039][ \u00a0\u202f]\\S")
 _CLOSERS = r"[\"'\u2019\u201c\u201d\u00bb\u203a]"
 _LOWER = r"[a-z\u00df-\u00f6\u00f8-\u00ff]"
 _OPENERS = (
@@ -52,18 +53,21 @@ _NUMBERED = (
     r"|App|Ann|Appx|[Ee]xh?s?|[Ss]ched|[Ss]uppl|[Ss]er|[Ii]ss|[Tt]it|[Bb]k|[Ll]n|[Ll]l?|[Pp]p?|[Nn]n?"
     r"|[Ff]n|[Pp]rop|[Tt]hm|[Dd]ef|[Cc]or|[Ll]em|[Aa]lg|[Ss]tat|L|ss?|S|Rn|Rz"
     r"|[Aa]bs|[Aa]bb|[Aa]bschn|[Zz]iff|[Kk]ap|Bd|Bl|Anm|[Nn]\u00fam|[Pp]\u00e1gs?|[Pp]\u00e1rr"
-    r"|[Aa]pdo|[Cc]ap|[Tt]el|[Ee]xt|[Vv]er|[Rr]ev|[Vv]"
+    r"|[Aa]pdo|[Cc]ap|[Tt]el|[Ee]xt|[Vv]er|[Rr]ev|[Vv]|Docs?|[Ss]ubch|\w*[Ss]tr|[Pp]agg?"
+    r"|[Bb]lz|[Uu]st|[Pp]oz|[Rr]ys|[\u0420\u0440]\u0438\u0441|[\u0422\u0442]\u0430\u0431\u043b"
+    r"|[\u0413\u0433]\u043b|[\u0421\u0441]\u0442\u0440?"
 )
 # abbreviations before a number or a name, in the middle of a sentence
 _BEFORE = (
-    r"approx|c|ca|cca|cf|max|min|incl|excl|al|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
+    r"approx|c|ca|cca|cf|max|min|incl|excl|al|seq|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
     r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
-# A label at the start of a block that is no sentence of its own: a section's number, a speaker.
+# A label at the start of a block that is no sentence of its own: a section's number, a speaker, a
+# letter.
 LABEL = (
-    rf"(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\."
+    rf"(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\.|(?:[A-Z]|[IVXL]{{2,6}}|[ivxl]{{2,5}})\."
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chairman|Chair|Judge|Justice)"
     r"[ \t]+[A-Z][A-Z'-]{2,}\.)[ \t]+\S"
 )
@@ -91,7 +95,10 @@ _NO_END = tuple(
             rf"(?<![\w.])(?=[a-z]\w)(?!no)(?:{_NUMBERED})\.\s+\Z",
             r"[IVXLC]{2,}\b|(?![AI]\s+[a-z])[A-Z]\b",
         ),
-        (r"\b(?:M[sx]|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste)\.\s+\Z", r"[A-Z]"),
+        (
+            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste)\.\s+\Z",
+            r"[A-Z]",
+        ),
         (
             r"\b(?:Pub|Inkl|Zzgl|Exkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)\.\s+\Z",
             rf"(?!(?:{_OPENERS})\b)[A-Z]",
@@ -105,6 +112,7 @@ _NO_END = tuple(
         # "Ltd. and", "II. was", "Subsec. (a)"; "u. a. (2009)", "p. m. del"
         (r"(?<![\w.])[A-Z]\w{0,4}\.\s+\Z", _LOWER),
         (r"(?<![^\W_])[^\W\d_]\.\s+\Z", rf"{_LOWER}|[\d(\[]"),
+        (r"(?<![^\W_])[^\W\d_]{1,3}\.[^\W\d_]{1,4}\.\s+\Z", _LOWER),  # t.ex. med
         (r"\b(?:Ltd|Inc|Corp|Co|Pty|LLC|Jr|Sr)\.\s+\Z", r"[(\d&]|(?:Ltd|Inc|Co|plc|LLC)\b"),
         (
             r"(?<![\w\u00b0])(?<!\d\s)[A-Z]\.\s+\Z",
@@ -212,7 +220,7 @@ def sentence_starts(window: str, language: str) -> list[int]:
         if match is None:
             break
         at = match.start()
-        while window[at - 1] in _OPENING:
+        while window[at - 1] in _OPENING or _FRENCH_QUOTE.match(window, at - 2):
             at -= 1
         if not (
             _BARE.match(window, at)

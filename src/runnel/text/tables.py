@@ -25,6 +25,8 @@ PARQUET = b"PAR1"  # first bytes of a parquet file
 _LONGEST = 2**31 - 1  # of a value; Python's own limit, 128 KiB, is too small for many documents
 _MOST_LINES = 10_000  # of a value in quotes; after more the quote is taken for one without an end
 _SAMPLE = 20  # lines that tell the delimiter and the width
+_NUMBER = re.compile(r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*")
+_PROTECTED = re.compile(r'="([^"]*)"')  # digits that a spreadsheet program keeps as they are
 _SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)
 
 
@@ -82,16 +84,20 @@ def read_table(
     begin = "".join(sample)
     delimiter = "\t" if kind == "tsv" else delimiter_of(begin)
     delimiter = separator[1] if separator else delimiter
-    width = 0 if strict else _width(_sample_rows(begin, delimiter))
+    above, width = (0, 0) if strict else _shape(_sample_rows(begin, delimiter))
     # a quote after a delimiter and a space begins a value where the first lines have such quotes
     form = {"delimiter": delimiter, "skipinitialspace": f'{delimiter} "' in begin}
     every = chain(sample, rest)
     rows = _parsed(lines, every, 1 if separator else 0, form, width, strict)
     title: list[str] = []
-    _, heads, problem = next(rows, (0, [], ""))
-    while width > 1 and sum(map(bool, heads)) == 1 and len(title) < _SAMPLE:
+    number, heads, problem = next(rows, (0, [], ""))
+    while width > 1 and (above > 0 or sum(map(bool, heads)) == 1) and len(title) < _SAMPLE:
         title += filter(None, heads)
-        _, heads, problem = next(rows, (0, [], ""))
+        above -= 1
+        number, heads, problem = next(rows, (0, [], ""))
+    if width and heads and all(map(_NUMBER.fullmatch, heads)):  # no names
+        rows = chain([(number, heads, problem)], rows)
+        heads = []
     table = CsvTable(_unique(heads, width), iter(()), {}, " ".join(title))
     values = _values(lines, rows, table, delimiter, width, strict, problem)
     return table._replace(rows=values)
@@ -167,6 +173,17 @@ def _sample_rows(sample: str, delimiter: str) -> list[list[str]]:
         return [row for row in csv.reader(sample.splitlines(keepends=True), delimiter=delimiter)]
     except csv.Error:
         return []
+
+
+def _shape(rows: list[list[str]]) -> tuple[int, int]:
+    """Return how many rows of few values are above an empty line at the top of a table, and how
+    many values the rows below have; without an empty line, those of all rows.
+    """
+    empty = next((n for n, row in enumerate(rows) if not any(row)), 0)
+    below = _width(rows[empty + 1 :])
+    if empty and below > max(sum(map(bool, row)) for row in rows[:empty]):
+        return empty, below
+    return 0, _width([row for row in rows if len(row) != 1 or row[0][:1] != "#"])
 
 
 def _width(rows: list[list[str]]) -> int:
@@ -262,6 +279,8 @@ def _values(
             problems.append(count)
         if any(problems):
             table.problems[number] = "; ".join(filter(None, problems))
+        if not strict:
+            row = [_PROTECTED.sub(r"\1", value) for value in row]
         while len(row) > columns and not row[-1]:
             row.pop()
         if len(row) > columns:

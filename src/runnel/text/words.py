@@ -39,9 +39,11 @@ _LETTERS = re.compile(rf"[\w{_UNSPACED}]+")
 _HAS_DIGIT = re.compile(r"\d")
 _JOINED = 40  # the most characters of a word that is also indexed without its hyphens
 _FULL_WIDTH = re.compile("[\uff01-\uff5e]+")
-_COMPOUND = re.compile(r"[^\W_]++(?:[-_][^\W_]++)*+")
+_COMPOUND = re.compile(r"[^\W_]++(?:[-_]+[^\W_]++)*+")
 # of a compound word: words of one case, a capital before them included, and numbers
-_PART = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+_CAPITALS = "A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0401\u0410-\u042f"
+_SMALL = rf"[^\W\d_{_CAPITALS}]"
+_PART = re.compile(rf"[{_CAPITALS}]+(?!{_SMALL})|[{_CAPITALS}]?{_SMALL}+|\d+")
 _WORD = rf"[{_UNSPACED}]+|\b\w\w+\b"  # of a text in which spaces surround the pairs
 
 
@@ -72,6 +74,16 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
             of_word = _PART.findall(word)
             if len(of_word) > 1:
                 parts += [part.lower() for part in of_word if len(part) > 1]
+                # the i of iPhone, the O of OAuth2Token
+                letters_before = itertools.pairwise(of_word)
+                parts += [
+                    f"{letter}{part}".lower()
+                    for letter, part in letters_before
+                    if len(letter) == 1
+                    and letter.isalpha()
+                    and part.isalpha()
+                    and f"{letter}{part}" != word
+                ]
         if len(whole) <= _JOINED and _HAS_DIGIT.search(whole) and not whole.isalnum():
             parts.append(whole.replace("-", "").replace("_", "").lower())
     return parts

@@ -107,3 +107,10 @@ def test_xml_is_recognized():
     assert recognize(b'<?xml version="1.0"?><rss>', "feed") == "xml"
     assert recognize(b"<rss>", "a.xml") == "xml" and recognize(b"{}", "a.json") == "json"
     assert recognize(b'<?xml version="1.0"?>\n<?xml-stylesheet x?><html>', "a.html") == "html"
+
+
+def test_breaks_of_lines_in_xml_separate_words():
+    text = "<a><p>The key is<br/>with <b>us</b>.</p><p>in the<lb/>annex</p></a>"
+    assert check(read_xml(Decoded(text, "utf-8"))).text.split("\n\n")[-2:] == [
+        *("The key is with us.", "in the annex")
+    ]

@@ -397,3 +397,74 @@ def test_10_000_columns(tmp_path):
     table = row(*(f"c{at}" for at in range(10_000))) + row(*("1" for _ in range(10_000)))
     document = read(tmp_path, f"<w:tbl>{table}</w:tbl>")
     assert [text.count(" | ") for text in texts(document)] == [9_999, 9_999]
+
+
+# ---- more of what is on the page -----------------------------------------------------------------
+
+
+def test_struck_text_and_hidden_rows_and_deleted_cells_are_left_out(tmp_path):
+    cells = p("a"), p("b"), f"<w:tcPr><w:cellDel/></w:tcPr>{p('gone')}"
+    row = "".join(f"<w:tc>{cell}</w:tc>" for cell in cells)
+    rows = f"<w:tr>{row}</w:tr><w:tr><w:trPr><w:hidden/></w:trPr>{row}</w:tr>"
+    shown_field = '<w:sdt><w:sdtPr><w:showingPlcHdr w:val="0"/></w:sdtPr>'
+    body = (
+        p(run("due in ") + run("May", "<w:strike/>") + run("June", '<w:dstrike w:val="0"/>'))
+        + f"{shown_field}<w:sdtContent>{p('typed')}</w:sdtContent></w:sdt><w:tbl>{rows}</w:tbl>"
+    )
+    document = read(tmp_path, body)
+    assert texts(document) == ["due in June", "typed", "a | b"]
+    assert "6" in document.warnings[0] and "3" in document.warnings[1]
+
+
+def test_numbers_of_empty_cells_and_legal_numbers_with_a_zero(tmp_path):
+    def row(first, second):
+        return f"<w:tr><w:tc>{first}</w:tc><w:tc>{p(second)}</w:tc></w:tr>"
+
+    table = row(p("No."), "Part") + "".join(row(numbered("", 1), part) for part in ("ring", "nut"))
+    legal = level(0, "Article %1", "upperRoman"), level(1, "%1.%2", "decimalZero", "<w:isLgl/>")
+    body = f"<w:tbl>{table}</w:tbl>{numbered('Price', 2)}{numbered('Sum', 2, 1)}{numbered('', 1)}"
+    numbering = abstract(0, level(0, "%1.")) + abstract(1, *legal) + instance(1, 0) + instance(2, 1)
+    assert texts(read(tmp_path, body, numbering=numbering)) == [
+        *("No. | Part", "1. | ring", "2. | nut", "Article I Price", "1.01 Sum")
+    ]
+
+
+MATH = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+
+
+@pytest.mark.parametrize(
+    ("inside", "text"),
+    [
+        ("<m:f><m:num>{U}</m:num><m:den>{R}</m:den></m:f>", "U/R"),
+        ("<m:f><m:num>{a+b}</m:num><m:den>{c}</m:den></m:f>{d}", "(a+b)/c d"),
+        ("{2}<m:sSup><m:e>{x}</m:e><m:sup>{2n}</m:sup></m:sSup>", "2x^2n"),
+        ("<m:sSub><m:e>{x}</m:e><m:sub>{i+1}</m:sub></m:sSub>", "x_(i+1)"),
+        ("<m:rad><m:deg/><m:e>{y+1}</m:e></m:rad>", "√(y+1)"),
+        (
+            '<m:nary><m:naryPr><m:chr m:val="∑"/></m:naryPr><m:sub>{i}</m:sub><m:sup>{n}</m:sup>'
+            "<m:e>{ x}</m:e></m:nary>",
+            "∑_i^n x",
+        ),
+        ('<m:d><m:dPr><m:begChr m:val="["/></m:dPr><m:e>{x}</m:e></m:d>', "[x)"),
+        ("<m:f>" * 3000 + "{x}" + "</m:f>" * 3000, "x"),
+    ],
+    ids=str,
+)
+def test_formulas_are_read_in_one_line(tmp_path, inside, text):
+    inside = inside.replace("{", "<m:r><m:t>").replace("}", "</m:t></m:r>")
+    body = f"<w:p {MATH}>{run('P=')}<m:oMath>{inside}</m:oMath>{run('.')}</w:p>"
+    assert texts(read(tmp_path, body)) == [f"P={text}."]
+
+
+def test_a_bold_first_row_names_the_columns(tmp_path):
+    def row(*cells, bold=""):
+        inside = (f"<w:tc><w:p>{run(cell, bold)}</w:p></w:tc>" for cell in cells)
+        return f"<w:tr>{''.join(inside)}</w:tr>"
+
+    names = row("Door", "Code", bold="<w:b/>")
+    rows = row("Annex", "green") + row("Main", "red")
+    document = read(tmp_path, f"<w:tbl>{names}{rows}</w:tbl>")
+    assert leads(document) == dict.fromkeys(("Annex | green", "Main | red"), ("", "Door", "Code"))
+    total = row("Sum", "none", bold="<w:b/>")
+    assert len(leads(read(tmp_path, f"<w:tbl>{names}{rows}{total}</w:tbl>"))) == 3
+    assert not leads(read(tmp_path, f"<w:tbl>{names}{names}{rows}</w:tbl>"))

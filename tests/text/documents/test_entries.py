@@ -215,3 +215,54 @@ def test_long_logs_and_lines_take_time_in_proportion():
     ):
         assert len(read_plain(Decoded(text, "utf-8")).blocks) == 1
     assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        # a time below a name
+        (
+            "Ana Lind\n  8:12 AM\nwho has the key\nBo Crane\n  8:13 AM\nreception\nsince Monday\n"
+            "Ana Lind\n  8:20 AM\nthanks",
+            [
+                "Ana Lind\n  8:12 AM\nwho has the key",
+                "Bo Crane\n  8:13 AM\nreception\nsince Monday",
+                "Ana Lind\n  8:20 AM\nthanks",
+            ],
+        ),
+        # times above what was written
+        (
+            "03/01/2026 08:12\nwoke up\n03/01/2026 09:00\nate\n03/01/2026 09:30\nleft the house",
+            [
+                "03/01/2026 08:12\nwoke up",
+                "03/01/2026 09:00\nate",
+                "03/01/2026 09:30\nleft the house",
+            ],
+        ),
+        # a day without a year
+        (
+            "[11/3 8:12 AM] Ana\nwho has the key\n[11/3 8:13 AM] Bo\nreception\n[11/3 8:14 AM] Ana\nok",
+            [
+                "[11/3 8:12 AM] Ana\nwho has the key",
+                "[11/3 8:13 AM] Bo\nreception",
+                "[11/3 8:14 AM] Ana\nok",
+            ],
+        ),
+    ],
+)
+def test_a_time_begins_an_entry_wherever_it_stands(text, entries):
+    assert lines(text) == entries
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "BEGIN:VEVENT\nUID:81@example.org\nDTSTART;TZID=UTC:20261103T0900\nSUMMARY:Visit\nEND:VEVENT\n"
+        "BEGIN:VEVENT\nUID:82@example.org\nSUMMARY:Lunch\nEND:VEVENT",
+        "FROM python:3.12\nWORKDIR /app\nCOPY requirements.txt .\nRUN make\nEXPOSE 8080",
+        "Annex – the small building behind the main house\nBoiler – what heats the water of both\n"
+        "Valve V-12 – what closes the supply of the annex, painted red",
+    ],
+)
+def test_each_line_of_calendars_recipes_of_images_and_glossaries_is_an_entry(text):
+    assert lines(text) == text.split("\n")

@@ -1,5 +1,6 @@
 """HTML: what is shown is read, what is not is not."""
 
+import base64
 import itertools
 import time
 
@@ -350,3 +351,52 @@ def test_numbers_of_printed_pages_do_not_cut_sentences():
     chapters = "<p>1<p>It began.<p>2<p>It went on.<p>3<p>It ended."
     assert html(chapters).text.split("\n\n")[::2] == ["1", "2", "3"]
     assert html("<p>We have<p>2<p>options").text == "We have\n\n2\n\noptions"
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ('<p>in 1846<span class="superscript">1</span> by</p>', "in 1846[1] by"),
+        ('<p>in 1846<span style="vertical-align: super">1</span></p>', "in 1846[1]"),
+        (
+            '<p>in 1846<span><span class="sup">1</span></span> m<sup>2</sup></p>',
+            "in 1846[1] m\u00b2",
+        ),
+        ('<p>in 1846<span class="b">1</span></p>', "in 18461"),
+        ('<p>in 1846<a epub:type="noteref" href="#a">iv</a></p>', "in 1846[iv]"),
+        ('<p>in <a href="#note">may</a></p>', "in may"),
+        (
+            '<p>in 1846<sup>[<a class="footnote" href="#_footnotedef_1">1</a>]</sup></p>',
+            "in 1846[1]",
+        ),
+        ('<h2>Age<span class="mw-editsection">[<a href="e">edit</a>]</span></h2>', "Age"),
+        (
+            '<p><input type="checkbox" checked>paid <input type="checkbox" disabled>open'
+            ' <input type="checkbox">menu</p>',
+            "\u2612 paid \u2610 open menu",
+        ),
+    ],
+)
+def test_raised_marks_and_boxes_are_read_as_they_are_shown(markup, text):
+    assert html(markup).text == text
+
+
+def test_encoded_data_is_no_text():
+    data = base64.b64encode(bytes(range(256))).decode()
+    document = html(f"<p>The seal is worn.</p><p>data {data}</p><p>End.</p>")
+    ((start, end),) = document.unread
+    assert document.text[start:end] == data
+    assert str(len(data)) in document.warnings[0]
+
+
+def test_a_bold_first_row_names_the_columns():
+    rows = "<tr><td>Annex<td>green</tr><tr><td>Main<td>red</tr>"
+    for bold in (
+        "<b>{}</b>",
+        "<p><strong>{}</strong></p>",
+        '<span style="font-weight:700">{}</span>',
+    ):
+        names = "".join(f"<td>{bold.format(name)}</td>" for name in ("Door", "Code"))
+        document = html(f"<table><tr>{names}</tr>{rows}</table>")
+        assert leads(document)["Main | red"] == ("", "Door", "Code")
+    assert not leads(html(f"<table><tr><td><b>Door</b><td>Code</tr>{rows}</table>"))

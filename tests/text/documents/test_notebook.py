@@ -50,8 +50,16 @@ def test_cells_are_blocks_below_the_headings_of_cells_above():
 
 
 def test_other_versions():
-    document = read({"nbformat": 3, "worksheets": [{"cells": [{"input": "x = 1"}]}]})
-    assert "x = 1" in document.text and len(document.warnings) == 1
+    cells = [
+        {"cell_type": "heading", "level": 2, "source": "Study"},
+        {"cell_type": "code", "input": ["x = 1\n", "y"], "outputs": [{"text": "812"}]},
+        {"cell_type": "code", "input": "plot()", "outputs": [{"png": ENCODED}]},
+    ]
+    document = read({"nbformat": 3, "worksheets": [{"cells": cells}]})
+    assert shown(document) == [
+        *(("heading", "## Study"), ("code", "x = 1\ny"), ("code", "812"), ("code", "plot()")),
+    ]
+    assert len(document.warnings) == 1
     document = read({"nbformat": 9, "cells": [{"cell_type": "markdown", "source": "words"}]})
     assert shown(document) == [("paragraph", "words")] and "9" in document.warnings[0]
 
@@ -64,3 +72,23 @@ def test_what_is_no_notebook_is_plain_text(text):
     assert (document.kind, document.text) == ("txt", text) and document.warnings
     odd = {"cells": [1, {}, {"source": [1, "a"], "outputs": [3, {"data": {"text/plain": 7}}]}]}
     assert shown(read(odd)) == [("paragraph", "a")]
+
+
+def test_outputs_of_pages_and_markdown():
+    table = "<table><tr><th>Pump</th><th>Bar</th></tr><tr><td>P-7</td><td>9</td></tr></table>"
+    data = [
+        {"text/html": f"<style>td {{}}</style>{table}", "text/plain": "  Pump Bar"},
+        {"text/html": "<p>The mean is 9.</p>", "text/plain": "<IPython.core.display.HTML object>"},
+        {"text/html": "<b>7</b>", "text/plain": "7"},
+        {"text/markdown": ["**Nine** pumps."], "text/plain": "<IPython.core.display.Markdown>"},
+    ]
+    outputs = [{"output_type": "display_data", "data": one} for one in data]
+    cells = [{"cell_type": "code", "source": "x", "outputs": outputs}]
+    assert shown(read({"nbformat": 4, "cells": cells})) == [
+        ("code", "x"),
+        ("heads", "Pump | Bar"),
+        ("row", "P-7 | 9"),
+        ("paragraph", "The mean is 9."),
+        ("code", "7"),
+        ("paragraph", "**Nine** pumps."),
+    ]

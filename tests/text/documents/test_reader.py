@@ -412,8 +412,9 @@ def test_csv_and_tsv(rows, tmp_path):
     assert rows("a.csv", content) == [("1", 'T a, "b"\nc'), ("2", "plain")]
     western = "id;text\nx;caf\xe9\n".encode("cp1252")
     assert rows("a.csv", western, encoding="cp1252") == [("x", "café")]
+    assert rows("a.csv", western) == [("x", "café")]  # guessed
     for content, encoding, reason in (
-        (western, None, " .*0xe9"),
+        ("名前,金額\n田中,1200\n".encode("shift_jis"), None, " .*0x96"),
         (western, "utf-16", " .*BOM"),
         ('{"text": "a"}', "punycode", " .*Invalid"),
     ):
@@ -486,3 +487,23 @@ def test_a_file_that_is_named_twice_or_found_again_is_read_once(tmp_path, monkey
     ]
     assert read == [("b.txt", True), ("-", True), ("a.txt", False), ("-", True)] and skipped == []
     assert said == ["note: empty has no files to read"]
+
+
+def test_csv_of_spreadsheet_programs_and_banks(rows):
+    western = "Name;Betrag\nM\u00fcller;1.234,50\n".encode("cp1252")
+    assert rows("a.csv", western) == [("1", "Name: M\u00fcller\nBetrag: 1.234,50")]
+    bank = (
+        '"Umsatz";"Stand: 3. 11. 2026"\n"Kunde";"Ana"\n\n"Tag";"Zweck";"Betrag"\n'
+        '"3. 11.";"Strom; Gas";"-84,20"\n"2. 11.";"Lohn";"2.400,00"\n'
+    )
+    assert [text for _, text in rows("a.csv", bank)] == [
+        "Tag: 3. 11.\nZweck: Strom; Gas\nBetrag: -84,20",
+        "Tag: 2. 11.\nZweck: Lohn\nBetrag: 2.400,00",
+    ]
+    assert rows("a.csv", "# by Ana\n# in May\nname,value\nx,1\n") == [("1", "name: x\nvalue: 1")]
+    assert rows("a.csv", 'code,zip\n="007",="01234"\n') == [("1", "code: 007\nzip: 01234")]
+    assert [text for _, text in rows("a.csv", "1,2.5\n3,4\n")] == [
+        "column 1: 1\ncolumn 2: 2.5",
+        "column 1: 3\ncolumn 2: 4",
+    ]
+    assert rows("a.csv", "2025,2026\n3,4\n") == [("1", "2025: 3\n2026: 4")]

@@ -60,3 +60,25 @@ def test_subtitles_are_recognized():
     for head in (b"WEBVTT\n", b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\n"):
         assert recognize(head, "a.txt") == "srt"
     assert recognize(b"", "a.vtt") == "srt" and recognize(b"1\n00:00", "a") == "txt"
+
+
+def test_cues_without_blank_lines_names_and_other_formats():
+    srt = (
+        "1\n00:00:01,000 --> 00:00:02,000\nAna Lopez: the key is\n2\n00:00:02,000 --> 00:00:03,000\n"
+        "with reception\n3\n00:00:03,000 --> 00:00:04,000\nBert: and the code?\n4\n"
+        "00:00:04,000 --> 00:00:05,000\n>> It is 7741.\n"
+    )
+    assert spoken(srt) == [
+        ("00:00:01", "Ana Lopez: the key is with reception"),
+        ("00:00:03", "Bert: and the code?"),
+        ("00:00:04", "It is 7741."),
+    ]
+    sbv = "0:00:01.000,0:00:03.000\nThe key is[br]with\n\n0:00:03.000,0:00:05.000\nreception.\n"
+    assert spoken(sbv) == [("00:00:01", "The key is with reception.")]
+    ass = (
+        "[Script Info]\nTitle: x\n\n[Events]\nFormat: Layer, Start, End, Style, Name, Text\n"
+        "Dialogue: 0,0:00:01.00,0:00:03.00,Default,Ana,0,0,0,,The key,\\Nis {\\i1}here{\\i0}.\n"
+        "Dialogue: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,Thanks.\n"
+    )
+    assert spoken(ass) == [("00:00:01", "Ana: The key, is here."), ("00:00:03", "Thanks.")]
+    assert recognize(b"", "a.sbv") == recognize(b"", "a.ass") == "srt"

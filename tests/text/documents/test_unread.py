@@ -183,3 +183,44 @@ def test_front_matter_is_keys_between_two_rules():
     ):
         document = check(read_markdown(Decoded(text, "utf-8")))
         assert "code" not in dict(shown(document)) and document.title == "Head"
+
+
+@pytest.mark.parametrize("form", [read_plain, read_markdown])
+def test_marks_of_quoted_lines_are_not_read(form):
+    text = "He wrote:\n\n> The fee is\n> nine francs.\n>\n>> It is\n>> due in May.\n\nFine.\n"
+    document = check(form(Decoded(text, "utf-8")))
+    assert read(document) == "He wrote: The fee is nine francs. It is due in May. Fine."
+
+
+def test_entities_of_markdown_are_characters():
+    text = "Tom &amp; Ann pay 5&nbsp;kg &lt;&#8364;&gt; &nosuch; `a &amp; b` <b>&quot;now&quot;</b>"
+    document = check(read_markdown(Decoded(text, "utf-8")))
+    assert read(document) == 'Tom & Ann pay 5 kg <\u20ac> &nosuch; `a &amp; b` "now"'
+
+
+def test_front_matter_may_have_texts_in_paragraphs():
+    head = "---\ntitle: Wells\nsummary: |\n  One.\n\n  Two.\n\nauthor: Ana\n---"
+    document = check(read_markdown(Decoded(f"{head}\n\nText.", "utf-8")))
+    assert [kind for kind, _ in shown(document)] == ["code"] * 3 + ["paragraph"]
+    document = check(
+        read_markdown(Decoded('+++\ntitle = "W"\n\n[x]\ny = 1\n+++\n\nText.', "utf-8"))
+    )
+    assert document.title == "W" and shown(document)[-1] == ("paragraph", "Text.")
+    for text in ("---\nNote: nine.\n\n---\n# Head", "---\nNote: nine.\n\nProse.\n---\n\nx"):
+        assert "code" not in dict(shown(check(read_markdown(Decoded(text, "utf-8")))))
+
+
+def test_cells_of_html_in_markdown_that_span_rows_and_columns():
+    text = (
+        '<table>\n<tr><th rowspan="2">Part</th><th colspan=2>Torque</th></tr>\n'
+        "<tr><th>min</th><th>max</th></tr>\n"
+        '<tr><td rowspan="2">Bolt</td><td>12</td><td>14</td></tr>\n'
+        "<tr><td>13</td><td>15</td></tr>\n<tr><th>Sum</th><td>25</td><td>29</td></tr>\n</table>\n"
+    )
+    document = check(read_markdown(Decoded(text, "utf-8")))
+    rows = [block for block in document.blocks if block.kind == "row"]
+    assert [row_words(document.text, row) for row in rows] == [
+        "Part: Bolt; Torque min: 12; Torque max: 14",
+        "Part: Bolt; Torque min: 13; Torque max: 15",
+        "Part: Sum; Torque min: 25; Torque max: 29",
+    ]

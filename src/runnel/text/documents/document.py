@@ -25,7 +25,7 @@ from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.documents.entries import SECTIONS, Entries
 from runnel.text.documents.headings import titles_in
-from runnel.text.documents.unread import unread_in
+from runnel.text.documents.unread import DATA_CHARS, data_in, unread_in
 from runnel.text.lines import GZIP, ZSTD
 
 # ---- kinds and limits ----------------------------------------------------------------------------
@@ -362,6 +362,9 @@ class Canonical:
             self._parts.append(join)
             self.length += len(join)
         self._parts.append(text)
+        for start, end in data_in(text) if len(text) >= DATA_CHARS else ():
+            self.unread.append((self.length + start, self.length + end))
+            self.omitted["encoded (base64)"] += end - start
         self.mark(self.length, self.length + len(text), kind, lead)
         self.length += len(text)
 

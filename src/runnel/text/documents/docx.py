@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
+from runnel.text.documents.formulas import formula
 from runnel.text.documents.numbering import Numbering, numeral
 from runnel.text.documents.parts import (
     Archive,
@@ -33,7 +34,15 @@ _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # of the numbers of n
 _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # the last: readings of ruby
 _VANISH = "{*}rPr/{*}vanish"
+_BOLD = "{*}rPr/{*}b"
 _OFF = ("0", "false", "none")
+# elements that are not shown because of one of these properties
+_UNSHOWN = {
+    "tr": ("{*}trPr/{*}del", "{*}trPr/{*}hidden"),
+    "tc": ("{*}tcPr/{*}cellDel",),
+    "sdt": ("{*}sdtPr/{*}showingPlcHdr",),
+}
+_STRUCK = ("{*}rPr/{*}strike", "{*}rPr/{*}dstrike")
 _MOST_BASES = 50  # styles that are based on each other
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")
 
@@ -61,7 +70,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
             if key in document.notes or key not in referred:
                 document.read(note, note=document.notes.get(key, ""))
     document.flow.add_to(canonical)
-    canonical.omitted["hidden"] = document.hidden
+    canonical.omitted += document.omitted
     if document.unknown:
         canonical.warnings.append(
             f"{document.unknown:,} symbols without a known character were replaced by U+FFFD"
@@ -100,7 +109,7 @@ class _Styles:
         """
         found = (own, *(style.find(path) for style in self.chain(key)))
         element = next((element for element in found if element is not None), None)
-        return element is not None and attribute(element, "val") not in _OFF
+        return element is not None and _is_on(element)
 
     def level(self, key: str) -> int | None:
         """Return the heading level of a style, 0 for the title, or `_NO_LEVEL`."""
@@ -108,6 +117,11 @@ class _Styles:
             levels = (_level(value_of(style, "name")) for style in self.chain(key))
             self._levels[key] = next((level for level in levels if level is not None), None)
         return self._levels[key]
+
+
+def _is_on(element: Element) -> bool:
+    """Return whether a property that is on or off is on."""
+    return attribute(element, "val") not in _OFF
 
 
 def _level(name: str) -> int | None:
@@ -145,16 +159,16 @@ class _Document:
         self.flow = Flow()
         self.notes: dict[tuple[str, str], str] = {}  # the marks of notes that are referred to
         self._numbered: Counter[str] = Counter()  # notes by kind
-        self.hidden = 0  # characters
+        self.omitted: Counter[str] = Counter()  # characters, by why
         self.unknown = 0  # symbols
-        self._omitted: set[int] = set()  # ids of elements that are not read
+        self._unused: set[int] = set()  # ids of elements that are not read
         self._font = ""  # of the open run
         self._in_hidden_style = False  # the open paragraph
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
         self.flow.page = 1 if pages else None
-        self._omitted = unused_alternatives(root)
+        self._unused = unused_alternatives(root)
         kept = ""  # the text of paragraphs whose ends were deleted
         for event, element, text in paragraphs(
             root, self._is_left_out, self._written, self._is_raised
@@ -176,28 +190,36 @@ class _Document:
 
     def _is_left_out(self, element: Element) -> bool:
         name = tag(element)
+        if id(element) in self._unused or name in _LEFT_OUT:
+            return True
         if name == "p":
             self._in_hidden_style = self.styles.is_on(value_of(element, "pPr/pStyle"), _VANISH)
         elif name == "r":
             fonts = element.find("{*}rPr/{*}rFonts")
             self._font = "" if fonts is None else attribute(fonts, "ascii")
-            return self._is_hidden(element)
-        return (
-            name in _LEFT_OUT
-            or id(element) in self._omitted
-            or (name == "tr" and element.find("{*}trPr/{*}del") is not None)
-            # an empty field of a form, with the advice to fill it
-            or (name == "sdt" and element.find("{*}sdtPr/{*}showingPlcHdr") is not None)
-        )
+            return self._is_hidden(element) or self._is_struck(element)
+        if name in _UNSHOWN:
+            # also an empty field of a form, with the advice to fill it
+            states = (element.find(path) for path in _UNSHOWN[name])
+            unshown = any(state is not None and _is_on(state) for state in states)
+            self.omitted["hidden"] += unshown and name == "tr" and _length(element)
+            return unshown
+        return False
 
     def _is_hidden(self, run: Element) -> bool:
         """Return whether a run is hidden text, and count its characters if it is."""
         own = run.find(_VANISH)
         hidden = self.styles.is_on(value_of(run, "rPr/rStyle"), _VANISH, own)
         hidden = hidden or (own is None and self._in_hidden_style)
-        if hidden:
-            self.hidden += sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
+        self.omitted["hidden"] += hidden and _length(run)
         return hidden
+
+    def _is_struck(self, run: Element) -> bool:
+        """Return whether a run is struck through, and count its characters if it is."""
+        style = value_of(run, "rPr/rStyle")
+        struck = any(self.styles.is_on(style, path, run.find(path)) for path in _STRUCK)
+        self.omitted["deleted"] += struck and _length(run)
+        return struck
 
     def _is_raised(self, run: Element) -> bool:
         own = value_of(run, "rPr/vertAlign")
@@ -205,7 +227,7 @@ class _Document:
         return (own or self.styles.value(style, "rPr/vertAlign")) == "superscript"
 
     def _written(self, element: Element) -> str | None:
-        """Return what a symbol, the mark of a note or a form field stands for."""
+        """Return what a symbol, a formula, the mark of a note or a form field stands for."""
         name = tag(element)
         if name == "t":
             signs = element.text or ""
@@ -221,6 +243,9 @@ class _Document:
             return text
         if name == "ffData":
             return _field_value(element)
+        if name == "oMath":
+            self._unused.update(map(id, element))
+            return formula(element)
         note = _note(element)
         if note is None:
             return None
@@ -239,7 +264,7 @@ class _Document:
         if not text.strip() and (end is not None or self._in_hidden_style):
             return  # it is hidden, and not numbered
         listed, number = self._number(properties, style)
-        if number and text.strip():
+        if number and (text.strip() or self.flow.table):  # a column of numbers alone
             text = f"{number} {text.lstrip()}"
         level = self.styles.level(style)
         outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
@@ -285,9 +310,16 @@ class _Document:
                 merged=merge is not None and attribute(merge, "val") != "restart",
             )
         elif event == "end" and name == "tc":
+            if (table := self.flow.table) and table.cell:
+                table.cell.bold = all(map(self._is_bold, element.findall(".//{*}p")))
             self.flow.close_cell()
         elif event == "end" and name == "tbl":
             self.flow.close_table()
+
+    def _is_bold(self, paragraph: Element) -> bool:
+        style = value_of(paragraph, "pPr/pStyle")
+        runs = paragraph.findall("{*}r")
+        return all(self.styles.is_on(style, _BOLD, run.find(_BOLD)) for run in runs)
 
     def _add_diagram(self, element: Element) -> None:
         """Add the texts of SmartArt, which are in a part of their own."""
@@ -295,6 +327,11 @@ class _Document:
         if part is not None and part[0] == "diagramData":
             for event, _, text in paragraphs(parse(self.archive, part[1])):
                 self.flow.add(text if event == "text" else "")
+
+
+def _length(run: Element) -> int:
+    """Return the number of characters of a run."""
+    return sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
 
 
 def _loses_end(paragraph: Element) -> bool:
@@ -308,7 +345,7 @@ def _field_value(field: Element) -> str | None:
     box = field.find("{*}checkBox")
     if box is not None:
         states = (*box.findall("{*}checked"), *box.findall("{*}default"))
-        checked = states and attribute(states[0], "val") not in _OFF
+        checked = states and _is_on(states[0])
         return "\u2612" if checked else "\u2610"
     chosen = value_of(field, "ddList/result") or "0"
     entries = enumerate(field.findall("{*}ddList/{*}listEntry"))

@@ -24,6 +24,7 @@ _DATE = (
     r"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?[ ]+)?"
     r"(?:\d\d?\.?[ ][^\W\d_]{3,10}\.?[ ]\d{4}\b"
     rf"|\d\d?[- /]{_MONTH}[- /:]\d{{2,4}}|{_MONTH}[ ]+\d\d?,?[ ]+\d)"
+    r"|\d\d?[/.]\d\d?\.?,?[ ]\d\d?:\d\d"
 )
 _TIME = r"\d\d?:\d\d(?::\d\d)?(?![\d:])"
 _LEVEL = (
@@ -38,8 +39,8 @@ _SIGN = re.compile(
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
-    # at most four words before a colon or a sign of equality
-    r"|(?P<key>(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
+    # at most four words before a colon or a sign of equality; DTSTART;TZID=UTC:
+    r"|(?P<key>[A-Z][A-Z-]{1,30};[^:\s]{1,80}:|(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
     rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//)))"
     # a word with a digit, a path, an address, or the rights of a file
     r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
@@ -49,18 +50,25 @@ _SIGN = re.compile(
 # ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
 _TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
 _TIMED_CHARS = 40
+# a time that is all of a line, below the name of who speaks
+_BELOW = re.compile(
+    rf"[\[(]?(?:{_DATE}[,\sT]+|(?:Today|Yesterday)(?: at)?[ ])?(?<!\d){_TIME}"
+    r"(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?\Z"
+)
 # begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
 TURN = (
-    r"[QA][.:][ \t]+|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:"
+    r"[QA][.:][ \t]+|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:(?!\S)"
     r"|[A-Z][A-Z'-]{2,}\.[ \t]+(?=[A-Z])"
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chair\w*|Judge|Justice)"
     r"[ \t]+[A-Z][A-Z'-]{2,}\."
 )
 _TURN = re.compile(TURN)
-_OF_LOGS = ("stamp", "timed", "level", "bracket", "speaker")
+_SPOKEN = re.compile(r"[^:=]{1,60}:(?!\S)")
+_OF_LOGS = ("stamp", "timed", "below", "level", "bracket", "speaker")
 _COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
 _ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
-_STOP = re.compile(r"[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
+_STOP = re.compile(r"(?<!\s)[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
+_TERM = re.compile(r"(?![-*+\u2022])\S+(?:[ ]\S+){0,3}[ ][-\u2013\u2014][ ]\S")  # and its meaning
 # begins lines of verse and of prose, hardly of lists
 _JOINING = re.compile(
     r"(?:And|But|Or|Of|To|In|With|For|Who|That|Where|When|Then|As|If|So|Which|From|On|By|The|A|I"
@@ -73,7 +81,7 @@ _ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
 _BRACES = re.compile(r"[{};]\s*\Z")  # ends lines of settings in braces
 _CLEAR = 0.6  # of the lines of a paragraph
 # of the lines of a log or a chat: stack traces and messages have many lines
-_SHARES = {"stamp": 1 / 3, "timed": 0.2}
+_SHARES = {"stamp": 1 / 3, "timed": 0.2, "below": 0.2}
 _INDENTED = 0.4  # of all lines begin with keys
 _CODES = 0.8
 _FEW = 3  # lines
@@ -117,6 +125,7 @@ class Entries:
         signs: Counter[str | None] = Counter()
         pairs: Counter[tuple[str, str]] = Counter()  # keys of the first lines of paragraphs
         opening = ""
+        self._names_above = False
         names: Counter[str] = Counter()  # that may be of speakers
         flush = 0  # lines that are not indented
         for match in re.finditer(r"[^\n\f]+", text):
@@ -126,19 +135,21 @@ class Entries:
             sign = _sign(line)
             key = _key(line) if sign == "key" else ""
             flush += not line[0].isspace()
-            signs["indented" if line[0].isspace() and not key else sign] += 1
+            self._names_above = sign != "below" if not signs else self._names_above
+            indented = line[0].isspace() and sign not in ("key", "below")
+            signs["indented" if indented else sign] += 1
             begins = text[max(0, match.start() - 2) : match.start()] in ("", "\n\n")
             pairs[opening, key] += bool(opening and key and not begins)
             opening = key if begins else ""
             turn = _TURN.match(line)
-            if turn or line[0].isupper():
+            if turn or (line[0].isupper() and _SPOKEN.match(line)):
                 names[turn[0].strip(" :.\t") if turn else key] += 1
-        indented = signs.pop("indented", 0)
+        deeper = signs.pop("indented", 0)
         best = max(_OF_LOGS, key=lambda sign: signs[sign])
         least = flush * _SHARES.get(best or "", _CLEAR)
         self.log = best if signs[best] >= max(_FEW, least) else None
         settings = signs["key"] + signs["comment"] + signs["section"]
-        most = max(_CLEAR * signs.total(), _INDENTED * (signs.total() + indented))
+        most = max(_CLEAR * signs.total(), _INDENTED * (signs.total() + deeper))
         self._settings = signs["key"] >= _FEW and settings >= most
         self._records = {first for (first, _), count in pairs.items() if count > 1}
         turns = Counter({name: count for name, count in names.items() if name and count > 1})
@@ -153,6 +164,9 @@ class Entries:
 
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose."""
+        if self.log == "below":
+            times = (n for n, line in enumerate(lines) if _sign(line) == "below")
+            return _from((max(0, n - self._names_above) for n in times), len(lines))
         if self.log:
             flush = (n for n, line in enumerate(lines) if not line[0].isspace())
             return _from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
@@ -184,7 +198,9 @@ class Entries:
 
 
 def _sign(line: str) -> str | None:
-    """Return the sign that begins a line, or "timed" if it ends with a time."""
+    """Return the sign that begins a line; "below" if it is a time, "timed" if it ends with one."""
+    if _BELOW.match(line[:_TIMED_CHARS].strip()):
+        return "below"
     if match := _SIGN.match(line[:_LOOK].lstrip()):
         return match.lastgroup
     if _SECTION.fullmatch(line.strip()):
@@ -264,7 +280,8 @@ def _are_rows(lines: Sequence[str]) -> bool:
     count = len(lines)
     if any(map(_ITEM.match, lines)):
         return False
-    if sum(_COLUMNS.search(line) is not None for line in lines) >= _CODES * count:
+    columns = sum(_COLUMNS.search(line) is not None for line in lines)
+    if columns >= _CODES * count or all(map(_TERM.match, lines)):
         return True
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)

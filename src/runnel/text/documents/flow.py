@@ -62,12 +62,14 @@ class TableCell:
     Attributes:
         head: the file says that it is the name of a column.
         merged: it continues the cell above it.
+        bold: all of its text is.
     """
 
     columns: int = 1
     rows: int = 1
     head: bool = False
     merged: bool = False
+    bold: bool = False
     pieces: list[FlowBlock | TableBlock] = field(default_factory=list)
 
     @property
@@ -123,6 +125,10 @@ class TableRow:
     @property
     def head(self) -> bool:
         return self.marked or (len(self.cells) > 1 and all(cell.head for cell in self.cells))
+
+    @property
+    def bold(self) -> bool:
+        return all(cell.bold for cell in self.filled)
 
     @property
     def filled(self) -> list[TableCell]:
@@ -417,6 +423,9 @@ class Flow:
     def close_table(self) -> None:
         if self._open:
             table = self._open.pop()
+            rows = [row for row in table.rows if len(row.filled) > 1][:2]
+            if [row.bold for row in rows] == [True, False]:
+                rows[0].marked = True
             if table.is_layout():
                 self._target().extend(table.flat())
             else:

@@ -68,15 +68,21 @@ _NAVIGATION = re.compile(
 _SIGNS = re.compile(r"[\W_]+")
 _NUMBERS = re.compile(r"[\W\d_]+")
 _ROWS = 3  # of a table of contents, at least, if no heading repeats them
-_INLINE = ("a", "sup", "label")
+_INLINE = ("a", "sup", "span", "label")
 _CONTROLS = ("input", "textarea", "label")  # apart from the words around them
 _STRUCK = ("del", "s", "strike")
 _NOTE_REFERENCE = ("noteref", "doc-noteref", "footnote-ref", "noteref-link")
 _NOTE = re.compile(
     r"(?<![a-z])(?:f(?:oot)?n(?:ote)?|ftn|note?|n|endnote|en|sdfootnote)s?[-_.:]?\w*\Z"
 )
-_MARK = re.compile(r"[\[(]?(\d{1,3}|[*\u2020\u2021\u00a7])[\])]?")
+_MARK = re.compile(r"[\[(]?(\d{1,3}|[*\u2020\u2021\u00a7]|[a-z]{1,5})[\])]?")
+_RAISED = re.compile(r"vertical-align\s*:\s*super\b", re.IGNORECASE)
+_BOLD = 'b, strong, [style*="font-weight:bold"], [style*="font-weight:700"]'
+_LOOKED_AT = 5  # rows of a table whose cells may be bold
+_RAISED_CLASSES = ("super", "superscript", "sup")
+# of numbers of printed pages, and of links to edit a section
 _PRINTED_PAGE = ("pagebreak", "doc-pagebreak", "pagenum", "pageno", "page-number", "pagenumber")
+_NO_TEXT = (*_PRINTED_PAGE, "mw-editsection")
 _PAGE_NUMBER = re.compile(
     r"(?:page\s+)?[\[(\u2013\u2014-]?\s*(?:[A-Z]-)?(\d{1,4})\s*[\])\u2013\u2014-]?", re.I
 )
@@ -175,6 +181,27 @@ def _words(node: LexborNode) -> list[str]:
     return " ".join(filter(None, named)).split()
 
 
+def _is_raised(node: LexborNode) -> bool:
+    """Return whether an element raises its text."""
+    raises = node.tag == "sup" or _RAISED.search(node.attributes.get("style") or "")
+    return bool(raises) or any(word in _RAISED_CLASSES for word in _words(node))
+
+
+def _is_bold(cell: LexborNode) -> bool:
+    """Return whether all text of a cell is bold."""
+    text = cell.text().split()
+    return any(part.text().split() == text for part in cell.css(_BOLD))
+
+
+def _shown_control(node: LexborNode) -> str:
+    """Return a box that is checked, or that nobody can check; other controls separate words."""
+    if node.attributes.get("type") != "checkbox":
+        return " "
+    if "checked" in node.attributes:
+        return " \u2612 "
+    return " \u2610 " if "disabled" in node.attributes else " "
+
+
 class _Page:
     """A collector of inline text up to the start or end of a block element.
 
@@ -187,8 +214,8 @@ class _Page:
     def __init__(self, unshown: set[int], others: frozenset[str], *left_out: str) -> None:
         self.flow = Flow()
         self.inline: list[str] = []
-        # where the last link and the last raised text begin in `inline`
-        self.opened: dict[str | None, int] = {}
+        # where each open link and raised text begins in `inline`, by its `mem_id`
+        self.opened: dict[int, int] = {}
         self.kinds = [_KINDS["blockquote"]]  # kinds of the open elements that set one
         self.links: list[str] = []  # texts of links in `inline`
         self.inner = 0  # of these, links to a part of a page
@@ -211,7 +238,7 @@ class _Page:
                 self._block(event, tag, node)
                 continue
             if tag in _CONTROLS:
-                self.inline.append(" ")
+                self.inline.append(_shown_control(node) if event == "start" else " ")
             if tag in _INLINE:
                 self._inline(event, node)
             elif tag == "br" and event == "start":
@@ -243,7 +270,7 @@ class _Page:
         return bool(attributes) and (
             attributes.get("aria-hidden") == "true"
             or attributes.get("role") in _ROLES
-            or any(word in _PRINTED_PAGE for word in _words(node))
+            or any(word in _NO_TEXT for word in _words(node))
         )
 
     def _inline(self, event: str, node: LexborNode) -> None:
@@ -251,18 +278,20 @@ class _Page:
         link to a note in brackets.
         """
         if event == "start":
-            self.opened[node.tag] = len(self.inline)
+            self.opened[node.mem_id] = len(self.inline)
             return
-        start = self.opened.get(node.tag, 0)
+        start = self.opened.pop(node.mem_id, 0)
         text = "".join(self.inline[start:]).strip()
         before = "".join(self.inline[max(start - 4, 0) : start])
-        if node.tag == "sup":
-            self.inline[start:] = [raised(before, "".join(self.inline[start:]))]
+        if node.tag in ("sup", "span"):
+            if _is_raised(node):
+                self.inline[start:] = [raised(before, "".join(self.inline[start:]))]
         elif node.tag == "label":
             if _NAVIGATION.fullmatch(text):
                 self.links.append(text)
         elif (mark := _MARK.fullmatch(text)) and self._leads_to_note(node, before):
-            self.inline[start:] = [f"[{mark[1]}]" if before.strip() else f"[{mark[1]}] "]
+            if before[-1:] not in ("[", "("):
+                self.inline[start:] = [f"[{mark[1]}]" if before.strip() else f"[{mark[1]}] "]
         else:
             path, _, part = (node.attributes.get("href") or "").partition("#")
             page = unquote(path).rpartition("/")[2]
@@ -278,7 +307,7 @@ class _Page:
         if any(word in _NOTE_REFERENCE for word in _words(node)):
             return True
         part = (node.attributes.get("href") or "").rpartition("#")[2]
-        if not part:
+        if not part or node.text().strip(" [()]").isalpha():
             return False
         if _NOTE.search(part.lower()):
             return True
@@ -304,6 +333,8 @@ class _Page:
         elif tag == "table":
             self.flow.close_table()
         elif tag in _CELLS:
+            if (table := self.flow.table) and table.cell and len(table.rows) <= _LOOKED_AT:
+                table.cell.bold = _is_bold(node)
             self.flow.close_cell()
         elif tag == "tr" and self.flow.table is not None:
             row = self.flow.table.rows[-1]

@@ -69,11 +69,13 @@ class _Mail:
         """Add a message whose subject is a heading of level `depth`."""
         self.count += 1
         self.canonical.above = 0
-        subject = _header(message, "Subject") or f"Mail {self.count:,} (no subject)"
-        self.canonical.add(subject, level=depth)
-        for name in _HEADERS:
-            if value := _header(message, name):
-                self.canonical.add(f"{name}: {value}", "line", join="\n")
+        subject = _header(message, "Subject")
+        headers = {name: value for name in _HEADERS if (value := _header(message, name))}
+        if subject or headers:  # none: a page without pictures, or an empty file
+            subject = subject or f"Mail {self.count:,} (no subject)"
+            self.canonical.add(subject, level=depth)
+        for name, value in headers.items():
+            self.canonical.add(f"{name}: {value}", "line", join="\n")
         self.canonical.above = depth
         attachments: list[str] = []
         attached: list[Message] = []
@@ -128,6 +130,9 @@ def _bodies(
     """Return the parts of a message that are its body; add its attachments to the lists."""
     kind = part.get_content_type()
     payload = part.get_payload()
+    if kind == "message/delivery-status":
+        attachments.append(kind)
+        return []
     if kind == "message/rfc822" and isinstance(payload, list):
         attached += [message for message in payload if isinstance(message, Message)]
         return []

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
+from runnel.text.documents.flow import spanned
 from runnel.text.documents.headings import ITEM
-from runnel.text.documents.unread import unread_in
+from runnel.text.documents.unread import ENTITY, character_of, unread_in
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*\Z")
@@ -25,6 +26,7 @@ _BAR = re.compile(r"(?<!\\)\|")
 _CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z")
 _CAPTION_CHARS = 200
 _KEY = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")
+_TOML = re.compile(r"[\w\[#\s}\]\"'+]")
 _RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*\Z")
 _TITLE = re.compile(r"^title[ \t]*[:=][ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _FRONT_LINES = 200
@@ -41,7 +43,7 @@ _ESCAPE = r"\\(?=[!-/:-@\[-`{-~])"
 # code stays as it is
 _MARKUP = re.compile(
     r"(?P<code>(`+)(?!`)[^`].{0,1000}?(?<!`)\2(?!`))"
-    rf"|<!--.*?(?:-->|\Z)|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|{_ESCAPE}",
+    rf"|<!--.*?(?:-->|\Z)|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|{_ESCAPE}|{ENTITY.pattern}",
     re.IGNORECASE | re.DOTALL,
 )
 # a line that begins a block of html
@@ -56,7 +58,8 @@ _OPENING = re.compile(r"[ \t]*<(?:(!--)|(script|style|table)\b)", re.IGNORECASE)
 _TABLE_ROW = re.compile(
     r"\S.*?(?:</(?:tr|caption)>(?:\s*</t(?:able|head|body|foot)>)*|\Z)", re.IGNORECASE | re.DOTALL
 )
-_CELL = re.compile(r"<t([hd])\b[^>]*>(.*?)(?=</?t[hdr]\b|\Z)", re.IGNORECASE | re.DOTALL)
+_SPAN = re.compile(r"\b(col|row)span\s*=\s*[\"']?(\d+)", re.IGNORECASE)
+_CELL = re.compile(r"<t([hd])\b([^>]*)>(.*?)(?=</?t[hdr]\b|\Z)", re.IGNORECASE | re.DOTALL)
 
 
 def read_markdown(decoded: Decoded) -> DocumentText:
@@ -94,8 +97,11 @@ def _front_matter(lines: list[str]) -> int:
     for number, line in enumerate(lines[1:_FRONT_LINES], start=1):
         if line.rstrip() in (lines[0].rstrip(), "..."):
             return number + 1 if number > 1 else 0
-        key = _KEY.match(line) if lines[0][0] == "-" else re.match(r"[\w\[#\s}\]\"']", line)
-        if not line.strip() or not key or (number == 1 and line[0] in "- "):
+        if not line.strip() and number > 1:  # below it the text or the keys go on
+            line = "".join(lines[number + 1 : number + 2])
+            line = "" if line.startswith("-") else line
+        form = _KEY if lines[0][0] == "-" else _TOML
+        if not form.match(line) or (number == 1 and line[0] in "- "):
             return 0
     return 0
 
@@ -234,20 +240,43 @@ class _Marks:
         self.names = (_words(caption).rstrip(":"), *names)
 
     def _add_html_rows(self, start: int, end: int) -> None:
-        """Add the rows of a table in html, with the names of its columns."""
-        names: tuple[str, ...] = ()
+        """Add the rows of a table in html, with the names of its columns, and with the values of
+        cells that reach down from the rows above.
+        """
+        names: dict[int, str] = {}  # by column
+        reaching: dict[int, tuple[int, str]] = {}  # by column: rows to come, value
         caption = ""
+        named = False  # a row without names is above
         for row in _TABLE_ROW.finditer(self.text, start, end):
             cells = _CELL.findall(row[0])
-            caption = caption if cells else _words(row[0])
-            if cells and not names and all(sign in "hH" for sign, _ in cells):
-                # the first name is of the place before the first cell
-                names = ("", *(_words(cell) for _, cell in cells))
-                self._mark(*row.span(), HEADS)
-            elif cells:
-                self._mark(*row.span(), "row", (caption, *names))
-            else:
+            if not cells:
+                caption = _words(row[0])
                 self._mark(*row.span(), "paragraph")
+                continue
+            above = {column: value for column, (_, value) in reaching.items()}
+            reaching = {column: (n - 1, value) for column, (n, value) in reaching.items() if n > 1}
+            columns = []
+            heads = not named and all(sign in "hH" for sign, _, _ in cells)
+            named = not heads
+            column = 0
+            for _, attributes, content in cells:
+                spans = {name.lower(): spanned(count) for name, count in _SPAN.findall(attributes)}
+                while column in above:
+                    column += 1
+                columns.append(column)
+                column += spans.get("col", 1)
+                for place in range(columns[-1], column):
+                    if spans.get("row", 1) > 1:
+                        reaching[place] = spans["row"] - 1, _words(content)
+                    if heads:
+                        names[place] = f"{names.get(place, '')} {_words(content)}".strip()
+            values = (f"{names.get(column, '')}: {value}" for column, value in above.items())
+            # the second is of the place before the first cell
+            lead = "; ".join(filter(None, (caption, *values))), "", *map(names.get, columns)
+            if heads:
+                self._mark(*row.span(), HEADS)
+            else:
+                self._mark(*row.span(), "row", tuple(name or "" for name in lead))
 
     def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block, and what is not read in it."""
@@ -283,7 +312,7 @@ def _markup(words: str) -> Iterator[tuple[int, int]]:
         yield 0, len(words)
         return
     for match in _MARKUP.finditer(words):
-        if match["code"] is None:
+        if match["code"] is None and (match[0][0] != "&" or character_of(match[0])):
             yield match.span()
 
 

@@ -1,4 +1,6 @@
-"""Read Jupyter notebooks (nbformat 4): Markdown as Markdown, code, and short text outputs."""
+"""Read Jupyter notebooks (nbformat 3 and 4): Markdown as Markdown, code, and short outputs; tables
+of outputs as tables.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from typing import Any
 
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain
+from runnel.text.documents.html import add_page
 from runnel.text.documents.markdown import add_markdown
 from runnel.text.documents.unread import is_data
 
-_VERSION = 4
+_VERSIONS = (3, 4)
 _LONGEST = 2000  # characters of an output
 _PICTURE = re.compile(r"image/|(?:png|jpeg|svg)\Z|application/(?:pdf|vnd|javascript)")
 
@@ -21,12 +24,14 @@ def read_notebook(decoded: Decoded) -> DocumentText:
     """Read a notebook; what is none is read as plain text, with a warning."""
     try:
         notebook = json.loads(decoded.text)
-        cells = [cell for cell in notebook["cells"] if isinstance(cell, dict)]
+        # those of version 3 are in sheets
+        sheets = notebook["worksheets"] if "worksheets" in notebook else [notebook]
+        cells = [cell for sheet in sheets for cell in sheet["cells"] if isinstance(cell, dict)]
     except (ValueError, TypeError, KeyError, RecursionError):
         return read_plain(decoded, "not a notebook with cells; read as plain text")
     canonical = Canonical(decoded.warning)
     version = notebook.get("nbformat")
-    if version != _VERSION:
+    if version not in _VERSIONS:
         canonical.warnings.append(
             f"a notebook of version {version!r}, read like version 4: parts may be missing"
         )
@@ -34,8 +39,11 @@ def read_notebook(decoded: Decoded) -> DocumentText:
     left_out: Counter[str] = Counter()
     for cell in cells:
         kind = cell.get("cell_type")
-        source = _joined(cell.get("source"))
-        if kind == "markdown":
+        source = _joined(cell.get("source", cell.get("input")))
+        if kind == "heading":
+            level = cell.get("level")
+            source = f"{'#' * (level if level in range(1, 7) else 1)} {source}"
+        if kind in ("markdown", "heading"):
             found = add_markdown(canonical, source)
             title = title or found
         else:
@@ -43,7 +51,7 @@ def read_notebook(decoded: Decoded) -> DocumentText:
         outputs = cell.get("outputs")
         for output in outputs if isinstance(outputs, list) else ():
             if isinstance(output, dict):
-                canonical.add(_output(output, left_out), "code")
+                _add_output(canonical, output, left_out)
     canonical.warnings += [f"{what}: {count:,}" for what, count in left_out.items()]
     return canonical.finish("ipynb", title=title, encoding=decoded.encoding)
 
@@ -54,16 +62,26 @@ def _joined(value: Any) -> str:
     return "".join(line for line in lines if isinstance(line, str))
 
 
-def _output(output: dict[str, Any], left_out: Counter[str]) -> str:
-    """Return an output as text, and count what is left out of it."""
-    if "ename" in output:
-        return f"{output['ename']}: {output.get('evalue')}"
+def _add_output(canonical: Canonical, output: dict[str, Any], left_out: Counter[str]) -> None:
+    """Add an output as it is shown, and count what is left out of it."""
     data = output.get("data")
     data = data if isinstance(data, dict) else output
-    if any(map(_PICTURE.match, data)):
-        left_out["outputs with pictures or programs are not read"] += 1
-        return ""
     text = _joined(data.get("text/plain", data.get("text")))
+    page = _joined(data.get("text/html"))
+    if "ename" in output:
+        canonical.add(f"{output['ename']}: {output.get('evalue')}", "code")
+    elif any(map(_PICTURE.match, data)):
+        left_out["outputs with pictures or programs are not read"] += 1
+    elif "text/markdown" in data:
+        add_markdown(canonical, _joined(data["text/markdown"]))
+    elif page and ("<table" in page or not text or text.startswith("<")):
+        add_page(canonical, page)
+    else:
+        canonical.add(_shortened(text, left_out), "code")
+
+
+def _shortened(text: str, left_out: Counter[str]) -> str:
+    """Return the beginning of an output of plain text, and count what is left out of it."""
     if is_data(text):
         left_out["outputs of encoded data (base64) are not read"] += 1
         return ""

@@ -120,7 +120,7 @@ def _shown(levels: dict[int, Element], counts: dict[int, int], level: int) -> st
     def number(match: re.Match[str]) -> str:
         place = int(match[1]) - 1
         form = value_of(levels[place], "numFmt") if place in levels else "decimal"
-        if decimal and form != "none":
+        if decimal and form not in ("none", "decimalZero"):
             form = "decimal"
         return numeral(counts.get(place, 1), form) if place <= level else ""
 

@@ -5,6 +5,7 @@ places, tables row by row, SmartArt and notes.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
@@ -12,7 +13,8 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock, spanned
-from runnel.text.documents.numbering import integer
+from runnel.text.documents.formulas import formula
+from runnel.text.documents.numbering import integer, numeral
 from runnel.text.documents.parts import (
     Archive,
     attribute,
@@ -23,6 +25,7 @@ from runnel.text.documents.parts import (
     title_of,
     unused_alternatives,
 )
+from runnel.text.documents.symbols import PRIVATE, is_symbolic, symbol
 
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
@@ -34,6 +37,17 @@ _SHAPES = ("sp", "graphicFrame", "cxnSp", "pic")
 _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
 _OFF = ("0", "false")
 _ON = ("1", "true")
+_STRUCK = ("sngStrike", "dblStrike")
+# types of automatic numbers: the form of the number and what is around it
+_NUMBERED = re.compile(r"(arabic|alphaLc|alphaUc|romanLc|romanUc)(Period|ParenR|ParenBoth|Plain)")
+_FORMS = {
+    "arabic": "decimal",
+    "alphaLc": "lowerLetter",
+    "alphaUc": "upperLetter",
+    "romanLc": "lowerRoman",
+    "romanUc": "upperRoman",
+}
+_AROUND = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
 _MOST_NESTED = 20  # levels of groups within groups; deeper shapes keep the order of the file
 
 
@@ -99,24 +113,73 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
     flow = Flow()
     flow.page = canonical.page
     unused: set[int] = set()
+    fonts = ["", ""]  # of the letters and of the symbols of the open run
 
     def left_out(element: Element) -> bool:
-        return id(element) in unused
+        if tag(element) != "r":
+            return id(element) in unused
+        fonts[:] = [_run_value(element, f"{{*}}{name}", "typeface") for name in ("latin", "sym")]
+        struck = _run_value(element, ".", "strike") in _STRUCK
+        canonical.omitted["deleted"] += struck and _length(element)
+        return struck
+
+    def written(element: Element) -> str | None:
+        if tag(element) == "oMath":
+            unused.update(map(id, element))
+            return formula(element)
+        letters, symbols = fonts
+        signs = element.text or ""
+        if tag(element) != "t" or not (is_symbolic(letters) or PRIVATE.search(signs)):
+            return None
+        font = letters if is_symbolic(letters) or not symbols else symbols
+        return "".join(symbol(font if PRIVATE.match(s) else letters, s) for s in signs)
 
     for shape in shapes:
+        if any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr")):
+            canonical.omitted["hidden"] += _length(shape)
+            continue
         unused.update(unused_alternatives(shape))
         shape_kind = kind or ("item" if _placeholder(shape) == "body" else "paragraph")
-        for event, element, text in paragraphs(shape, left_out, is_raised=_is_raised):
+        counts: dict[str, int] = {}  # of the open numbered items, by level
+        for event, element, text in paragraphs(shape, left_out, written, _is_raised):
             if event == "text":
-                flow.add(text, shape_kind)
+                number = _number(element, counts) if text.strip() else ""
+                flow.add(f"{number} {text}" if number else text, "item" if number else shape_kind)
             else:
                 _read_table(flow, event, element)
     flow.add_to(canonical)
 
 
-def _is_raised(run: Element) -> bool:
+def _run_value(run: Element, path: str, name: str) -> str:
+    """Return an attribute of the properties of a run, or of a part of them."""
     properties = run.find("{*}rPr")
-    return properties is not None and integer(properties.get("baseline") or "", 0) > 0
+    part = None if properties is None else properties.find(path)
+    return "" if part is None else part.get(name, "")
+
+
+def _length(element: Element) -> int:
+    """Return the number of characters in an element."""
+    return sum(len(part.text or "") for part in element.iter() if tag(part) == "t")
+
+
+def _number(paragraph: Element, counts: dict[str, int]) -> str:
+    """Return the automatic number of a paragraph, which is counted; "" if it has none."""
+    properties = paragraph.find("{*}pPr")
+    numbered = None if properties is None else properties.find("{*}buAutoNum")
+    level = "0" if properties is None else properties.get("lvl", "0")
+    for other in list(counts):
+        if other > level or (other == level and numbered is None):
+            del counts[other]
+    if numbered is None:
+        return ""
+    counts[level] = counts.get(level, integer(numbered.get("startAt") or "", 1) - 1) + 1
+    kind = _NUMBERED.match(numbered.get("type", ""))
+    form, around = kind.groups() if kind else ("arabic", "Period")
+    return _AROUND[around].format(numeral(counts[level], _FORMS[form]))
+
+
+def _is_raised(run: Element) -> bool:
+    return integer(_run_value(run, ".", "baseline"), 0) > 0
 
 
 def _read_table(flow: Flow, event: str, element: Element) -> None:

@@ -61,6 +61,7 @@ def read_row_documents(
             line=line_number,
             warnings=(
                 *document.warnings,
+                *([lines.warning] if lines.warning and number == 1 else []),
                 *([f"line {line_number:,}: {problem}"] if problem else []),
             ),
         )

@@ -1,4 +1,4 @@
-"""Read subtitles (.srt, .vtt): what is spoken, joined over cues to sentences.
+"""Read subtitles (.srt, .vtt, .sbv, .ass): what is spoken, joined over cues to sentences.
 
 Each block begins where a sentence or a speaker begins, and its heading is the time of its first
 cue. Numbers, times, tags, notes and styles are no text.
@@ -15,12 +15,19 @@ from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain, straighten
 
 _TIME = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}"
-_TIMES = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}")
+_TIMES = re.compile(rf"[ \t]*{_TIME}[ \t]*(?:-->|,)[ \t]*{_TIME}")
+# before the number of a cue without a blank line above it
+_NEXT = re.compile(r"\n(?=\d+[ \t]*\n[ \t]*\d[\d:]*[.,]\d{1,3}[ \t]*-->)")
+_DIALOGUE = re.compile(
+    r"Dialogue: [^,]*,([\d:.]+),([\d:.]+),[^,]*,([^,]*),(?:[^,]*,){4}(.*)", re.IGNORECASE
+)
+_BREAK = re.compile(r"\\[Nn]|\[br\]")  # of a line, in one line of the file
 _NO_CUE = re.compile(r"\ufeff?WEBVTT|(?:NOTE|STYLE|REGION)(?:\s|\Z)|\d+\Z")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")
 _TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)
 _ROLLING = re.compile(r"<\d\d:\d\d")  # times of words: each cue repeats the line before
-_DASH = re.compile(r"[-\u2013\u2014][ \t]*(?=\S)")
+_DASH = re.compile(r"(?:[-\u2013\u2014]|>{2,3})[ \t]*(?=\S)")
+_NAMED = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*){0,2}:\s")  # who speaks
 _ENDED = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"')\]\u201d\u2019\u266a]*\Z")
 _PAUSE_S = 8  # after which something else begins
 _LONGEST = 400  # characters without the end of a sentence
@@ -67,6 +74,7 @@ def _add(canonical: Canonical, lines: list[_Line]) -> None:
 
 def _lines(text: str) -> Iterator[_Line]:
     """Yield the lines of all cues that have text."""
+    text = _DIALOGUE.sub(r"\n\1 --> \2\n<v \3>\4\n", _BREAK.sub(" ", _NEXT.sub("\n\n", text)))
     rolling = _ROLLING.search(text) is not None
     shown: list[str] = []  # the lines of the cue before
     start = end = -1
@@ -85,10 +93,10 @@ def _lines(text: str) -> Iterator[_Line]:
         before = shown
         shown = []
         for line in lines:
-            begins = False
             if voice := _VOICE.search(line):
                 speaker = voice[1].strip()
             words = " ".join(html.unescape(_TAG.sub("", line)).split())
+            begins = _NAMED.match(words) is not None
             if dash := _DASH.match(words):
                 begins = True
                 words = words[dash.end() :]

@@ -1,6 +1,6 @@
 """Parts of a plain text that are shown but not read: line numbers of transcripts, page marks, page
-numbers and running heads inside a sentence, hyphens at line ends, encoded data, colors of a
-terminal.
+numbers and running heads inside a sentence, hyphens at line ends, marks of quoted lines, encoded
+data, colors of a terminal.
 
 The canonical text of a file is its own, so nothing is removed. `unread_in` returns spans; the text
 without them is what a person would read aloud. A sentence that a page break cuts in two goes on
@@ -9,6 +9,7 @@ over the break.
 
 from __future__ import annotations
 
+import html
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -37,6 +38,9 @@ _LONG = 40  # characters of a line that goes on after a number that stands alone
 _ENDED = re.compile(r"[.!?:;\u2026][\"')\]\u201d\u2019]*\Z")
 _OPEN_END = re.compile(r"(?:\b(?:of|the|and|to|in|a|an|for|with|by|at|or|that)|,)\Z")
 
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")
+_TAG_OR_ENTITY = re.compile(rf"<[^<>]*>|{ENTITY.pattern}")
+_QUOTE_MARKS = re.compile(r"^(?:>[ \t]?)+", re.MULTILINE)  # of mail and of Markdown
 _HYPHEN = re.compile(
     r"(?<![^\W_])([^\W\d_]{2,}+)([-\u2010\u00ac\u00ad](?:[ ]|[ \t]*\n[ \t]*))([^\W\d_]{2,}+)"
 )
@@ -57,7 +61,7 @@ _DATA = re.compile(
     r"(?<![A-Za-z0-9+/_=-])(?:[A-Za-z0-9+/_-]{40,}+=*+(?:\n[ \t]*+)?)++(?:[A-Za-z0-9+/_-]++={1,2})?"
 )
 _LAST_DATA = re.compile(r"[A-Za-z0-9+/_-]{4,}+=*+(?=\n|\Z)")
-_DATA_CHARS = 200
+DATA_CHARS = 200
 # colors of a terminal, and what no text has
 _CONTROL = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]|(?P<other>[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff])")
 _CLAUSE = re.compile(
@@ -117,7 +121,7 @@ class _Line:
 def unread_in(text: str, *, log: bool = False) -> Unread:
     """Find what of a text is not read. `log`: its lines are entries, which have no sentences."""
     unread = Unread()
-    unread.spans += _data_in(text)
+    unread.spans += data_in(text)
     unread.warnings += [
         f"{end - start:,} characters of encoded data (base64) are not read"
         for start, end in unread.spans
@@ -137,19 +141,32 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     if lines and not (len(lines) >= _LINES and _number_lines(lines, unread)):
         _join_pages(lines, unread)
         _join_clauses(text, unread)
+    unread.spans += [mark.span() for mark in _QUOTE_MARKS.finditer(text)]
     _add_hyphens(text, unread)
     unread.joined.sort()
     return unread
 
 
-def _data_in(text: str) -> Iterator[tuple[int, int]]:
+def character_of(entity: str) -> str:
+    """Return the character that an entity of html stands for; "" if it is none, or several."""
+    character = html.unescape(entity)
+    return character if len(character) == 1 else ""
+
+
+def characters_in(text: str, start: int, end: int) -> dict[int, str]:
+    """Return the characters that the entities of `text[start:end]` stand for, by their places."""
+    found = (match for match in _TAG_OR_ENTITY.finditer(text, start, end) if match[0][0] == "&")
+    return {match.start(): character_of(match[0]) for match in found}
+
+
+def data_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield runs of base64, which are no text."""
     for match in _DATA.finditer(text):
         end = match.end()
         if match[0][-1] == "\n" and (last := _LAST_DATA.match(text, end)) and _is_mixed(last[0]):
             end = last.end()
         run = text[match.start() : end].rstrip()
-        if len(run) >= _DATA_CHARS and _is_mixed(run):
+        if len(run) >= DATA_CHARS and _is_mixed(run):
             yield match.start(), match.start() + len(run)
 
 
@@ -160,7 +177,7 @@ def _is_mixed(text: str) -> bool:
 
 def is_data(text: str) -> bool:
     """Return whether a text is base64 as a whole."""
-    return sum(end - start for start, end in _data_in(text)) > len(text) / 2
+    return sum(end - start for start, end in data_in(text)) > len(text) / 2
 
 
 def _join_clauses(text: str, unread: Unread) -> None:

@@ -25,6 +25,10 @@ _FROZEN = re.compile(
 )  # more rows are no names of columns
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold
 _QUOTED = re.compile(r'\\(.)|"([^"]*)"')
+_CURRENCY = re.compile(r"\[\$([^\]-]*)(?:-[^\]]*)?\]")  # [$EUR-407]
+_SPACING = re.compile(r"[_*].|\[[A-Za-z]+\d*\]")  # also colors
+_PLACES = re.compile(r"[0#?](?:.*[0#?])?")
+_LITERAL = re.compile(r'\\(.)|"([^"]*)"|([$\u20ac\u00a3\u00a5 -])')
 _ZEROS = re.compile(r"[^#?.,%*@\[\]]*?0[^#?.,%*@\[\]]*0[^#?.,%*@\[\]]*")
 _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError)  # raised by openpyxl
 _TEXT = b't="str"'  # a formula whose result is an empty text
@@ -112,7 +116,7 @@ def _marks(
 
 def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
     """Return a cell's value: dates in ISO 8601, numbers in at most 15 digits, percentages and
-    durations as such, whole numbers with leading zeros if their format has them.
+    durations as such, numbers with the leading zeros, the currency or the unit of their format.
     """
     value = cell.value
     if value is None:
@@ -127,7 +131,9 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
         if "%" in cell.number_format:
             return f"{value * 100:.15g}%"
         shown = f"{value:.15g}" if isinstance(value, float) else str(value)
-        return _with_zeros(shown, cell.number_format)
+        form = cell.number_format.partition(";")[0]
+        filled = _with_zeros(shown, form)
+        return _with_unit(shown, form) if filled == shown else filled
     text = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), str(value))
     return " ".join(text.split())
 
@@ -143,9 +149,27 @@ def _with_zeros(digits: str, form: str) -> str:
     """Return a whole number in a format of zeros, such as 00000 or 000-00-0000; others as they
     are.
     """
-    form = _QUOTED.sub(lambda sign: sign[1] or sign[2] or "", form.partition(";")[0])
+    form = _QUOTED.sub(lambda sign: sign[1] or sign[2] or "", form)
     places = form.count("0")
     if not (digits.isdecimal() and len(digits) <= places and _ZEROS.fullmatch(form)):
         return digits
     filled = iter(digits.zfill(places))
     return "".join(next(filled) if sign == "0" else sign for sign in form)
+
+
+def _with_unit(number: str, form: str) -> str:
+    """Return a number with the text around its digits in a format: `#,##0.00 "CHF"`, `[$EUR]0`.
+    Formats for some numbers only, or that scale the number, are left out.
+    """
+    form = _SPACING.sub("", _CURRENCY.sub(r'"\1"', form))
+    before, *after = _PLACES.split(form, maxsplit=1)
+    if not (after and number[-1:].isdecimal()) or "[" in form or after[0].startswith(","):
+        return number
+    first, last = (
+        "".join(match[1] or match[2] or match[3] or "" for match in _LITERAL.finditer(part))
+        for part in (before, after[0])
+    )
+    if first.endswith(" "):  # "CHF 5" is a number too
+        last = f" {first}{last}"
+        first = ""
+    return " ".join(f"{first}{number}{last}".split())
