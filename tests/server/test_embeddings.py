@@ -55,9 +55,7 @@ def test_openai_client(client, embedder):
     )
     whole = embedder.encode(TEXTS[0])[:7]
     np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=TOLERANCE)
-    with pytest.raises(
-        openai.BadRequestError, match="dimensions is 385; the model.s vectors have 384"
-    ):
+    with pytest.raises(openai.BadRequestError, match=r"dimensions is 385; .* have 384"):
         client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=385)
     with pytest.raises(
         openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'"
