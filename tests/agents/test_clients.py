@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client, StdioServerParameters
 
-from runnel.agents.clients import NAME, PROGRAMS, _changed_json, _changed_toml, _load_json
+from runnel.agents.clients import (
+    NAME,
+    PROGRAMS,
+    _changed_json,
+    _changed_toml,
+    _load_json,
+    configure,
+)
+from runnel.errors import InputError
 
 ENTRY = {"command": "python", "args": ["-m", 'a "b" // c']}
 OTHER = {"command": "other", "args": ["// no comment", "a, }"]}
@@ -190,3 +198,21 @@ def test_a_damaged_configuration_is_refused_and_stays(run, home, program, damage
         assert done.code == 1 and done.out == "" and done.err.count("\n") == 1
         assert str(path.resolve()) in done.err and "nothing was written" in done.err
         assert path.read_bytes() == damaged and list(path.parent.iterdir()) == [path]
+
+
+def test_what_may_not_change_does_not_change(home):
+    """A read-only file, a circle of links, and no entry to take out."""
+    for program in PROGRAMS:
+        path = configure(program, None)
+        assert not path.exists() and not path.parent.joinpath(path.name).exists()
+    path = Path(".mcp.json")
+    path.write_text('{"theme": 1}')
+    path.chmod(0o444)
+    with pytest.raises(InputError, match="read-only"):
+        configure("claude-code", ["runnel"])
+    assert path.read_text() == '{"theme": 1}' and configure("claude-code", None) == path.resolve()
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(InputError, match=r"circle|loop"):
+        configure("claude-code", ["runnel"])
+    assert path.is_symlink()

@@ -135,3 +135,27 @@ def test_rows_and_notes(inside):
         notes = []
         reading.read("old.txt", notes)
         assert len(notes) == 1 and "cp1252" in notes[0]
+
+
+def test_lists_have_what_can_be_read(inside, tmp_path):
+    """Links out of the folders, and pipes, are counted in a note; folders in any spelling."""
+    (inside / "a b").mkdir()
+    (inside / "a b" / "ünï 漢字.txt").write_text("One fish.")
+    (inside / "a b" / "[x] *.txt").write_text("One bird.")
+    (inside / "out.txt").symlink_to(tmp_path / "secret.txt")
+    (inside / "in.txt").symlink_to(inside / "a.txt")
+    (inside / "linked").symlink_to("a b")
+    os.mkfifo(inside / "pipe")
+    agent, notes = documents(inside), []
+    listed = agent.files(".", notes)
+    expected = {"a b/[x] *.txt", "a b/ünï 漢字.txt", "a.txt", "in.txt", "sub/b.txt"}
+    assert set(listed) == expected and len(listed) == len(expected)
+    assert len(notes) == 1 and notes[0].startswith("2 ")
+    for name in listed:
+        assert list(agent.read(name, []))
+    for name in ("a b", "a b/", "./a b", "sub/../a b", "linked", "a b/*", "linked/*.txt"):
+        assert sorted(agent.files(name, [])) == ["a b/[x] *.txt", "a b/ünï 漢字.txt"]
+    assert agent.files("a b/[x] *.txt", []) == ["a b/[x] *.txt"]
+    for name in ("out.txt", "pipe", "linked/../..", "x" * 5000, "\0"):
+        with pytest.raises((InputError, OSError)):
+            agent.files(name, [])

@@ -113,6 +113,9 @@ class FakeRetriever:
     def __init__(self) -> None:
         self.model = fake_model(unit="sentence", source="pocket")
 
+    def calibrated_for(self, scored: Scored) -> bool:
+        return self.calibrated
+
     def first_look(
         self,
         query: str,

@@ -1,6 +1,7 @@
 """The stores of LangChain, LlamaIndex and Haystack over an index: what a user of any of them expects,
 on the same texts."""
 
+import asyncio
 import datetime
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
 )
 
-from runnel import Embedder, Index
+from runnel import Document, Embedder, Index
 from runnel.errors import InputError
 from runnel.integrations import haystack as for_haystack
 from runnel.integrations import langchain as for_langchain
@@ -491,3 +492,117 @@ def test_haystack_keeps_all_of_a_document_and_is_stored_by_its_place(folder, tmp
     assert kept.content == "one cat"
     store.delete_documents([one.id for one in store.filter_documents()])
     assert store.count_documents() == 0
+
+
+# Maximal marginal relevance
+
+NEAR = {
+    "first": "Bees make honey in summer.",
+    "same": "Bees make honey in the summer.",
+    "again": "In summer bees make honey.",
+    "other": "Honey keeps for years in a closed jar.",
+}
+
+
+def chosen_by_rule(query, texts, top_k, share):
+    """Carbonell and Goldstein (1998), over vectors of unit length."""
+    embedder = Embedder.load("pocket")
+    vectors, wanted = embedder.encode_document(list(texts.values())), embedder.encode_query(query)
+    chosen = []
+    while len(chosen) < top_k:
+        gain = share * (vectors @ wanted)
+        if chosen:
+            gain -= (1 - share) * (vectors @ vectors[chosen].T).max(axis=1)
+        gain[chosen] = -np.inf
+        chosen.append(int(np.argmax(gain)))
+    names = list(texts)
+    return [names[place] for place in chosen]
+
+
+def test_langchain_chooses_texts_that_differ(tmp_path):
+    query = "what do bees make"
+    store = for_langchain.RunnelVectorStore(tmp_path / "store")
+    store.add_texts((text for text in NEAR.values()), ids=list(NEAR))
+    for share in (0.1, 0.5, 1.0):
+        found = store.max_marginal_relevance_search(query, k=2, lambda_mult=share)
+        assert [one.id for one in found] == chosen_by_rule(query, NEAR, 2, share)
+    options = {"k": 2, "lambda_mult": 0.1}
+    retriever = store.as_retriever(search_type="mmr", search_kwargs=options)
+    assert [one.id for one in retriever.invoke(query)] == ["again", "other"]
+    assert [one.id for one in asyncio.run(retriever.ainvoke(query))] == ["again", "other"]
+    vector = store.embeddings.embed_query(query)
+    found = store.max_marginal_relevance_search_by_vector(vector, **options)
+    assert [one.id for one in found] == ["again", "other"]
+    only = store.max_marginal_relevance_search(query, k=2, filter=lambda one: one.id != "again")
+    assert "again" not in [one.id for one in only]
+    assert len(store.max_marginal_relevance_search(query, k=9, fetch_k=2)) == 4
+    with pytest.raises(InputError, match="top_k is 0"):
+        store.max_marginal_relevance_search(query, k=0, fetch_k=0)
+    assert for_langchain.RunnelVectorStore().max_marginal_relevance_search(query) == []
+
+
+def test_llama_index_chooses_nodes_that_differ(tmp_path):
+    query = "what do bees make"
+    store = for_llama_index.RunnelVectorStore(tmp_path / "store")
+    store.add([TextNode(text=text, id_=name) for name, text in NEAR.items()])
+    embedder = Embedder.load("pocket")
+    given = {"query_str": query}, {"query_embedding": embedder.encode_query(query).tolist()}
+    for key in given:
+        for threshold in (0.1, 0.5, 1.0):
+            asked = VectorStoreQuery(
+                similarity_top_k=2,
+                mode=VectorStoreQueryMode.MMR,
+                mmr_threshold=threshold,
+                **key,
+            )
+            found = store.query(asked)
+            assert found.ids == chosen_by_rule(query, NEAR, 2, threshold)
+            cosines = embedder.encode_document([NEAR[name] for name in found.ids])
+            wanted = cosines @ embedder.encode_query(query)
+            assert found.similarities == pytest.approx(wanted.tolist(), abs=1e-4)
+            assert "other" not in store.query(asked, mmr_prefetch_k=2).ids
+
+
+def test_no_text_of_langchain_is_left_out_in_silence(tmp_path):
+    store = for_langchain.RunnelVectorStore(tmp_path / "store")
+    assert store.add_texts(iter(["a cat", "a dog"]), ids=["cat", "dog"]) == ["cat", "dog"]
+    for ids in (["cow"], ["cow", "hen", "ox"], []):
+        with pytest.raises(InputError, match="2 texts"):
+            store.add_texts(["a cow", "a hen"], ids=ids)
+        with pytest.raises(InputError, match="2 texts"):
+            for_langchain.RunnelVectorStore.from_texts(["a cow", "a hen"], ids=ids)
+    with pytest.raises(ValueError, match="metadatas"):
+        store.add_texts(["a cow", "a hen"], [{}])
+    assert [one.id for one in store.get_by_ids(["cat", "dog", "cow", "hen"])] == ["cat", "dog"]
+
+
+def test_settings_of_a_call_reach_the_retriever_of_langchain_also_later(tmp_path):
+    with Index.create(tmp_path / "index", fields={"year": "int"}) as index:
+        texts = ["The cat sat. The cat ran.", "A dog ran. A cat ran.", "The cat is old."]
+        index.add([Document(str(place), one, {"year": place}) for place, one in enumerate(texts)])
+    retriever = for_langchain.RunnelRetriever(index=index)
+    for options in ({}, {"k": 1}, {"sentences": 2}, {"where": {"year": 1}}):
+        now = retriever.invoke("the cat", **options)
+        assert asyncio.run(retriever.ainvoke("the cat", **options)) == now
+        assert [one.id is None for one in now] == ["sentences" in options] * len(now)
+    with pytest.raises(TypeError, match="unknown"):
+        asyncio.run(retriever.ainvoke("the cat", unknown=1))
+
+
+def test_components_of_haystack_run_later_as_now(tmp_path):
+    store = for_haystack.RunnelDocumentStore(tmp_path / "store")
+    documents = [haystack.Document(id=name, content=text) for name, text in NEAR.items()]
+    asyncio.run(store.write_documents_async(documents))
+    query = {"query": "what do bees make"}
+    for component, inputs in (
+        (for_haystack.RunnelTextEmbedder(), {"text": "bees"}),
+        (for_haystack.RunnelDocumentEmbedder(), {"documents": documents}),
+        (for_haystack.RunnelRetriever(store.path), query),
+        (for_haystack.RunnelRanker(), query | {"documents": documents}),
+        (for_haystack.RunnelSentences(), query | {"documents": documents}),
+    ):
+        assert asyncio.run(component.run_async(**inputs)) == component.run(**inputs)
+    pipeline = haystack.Pipeline()
+    pipeline.add_component("retriever", for_haystack.RunnelRetriever(store.path))
+    found = asyncio.run(pipeline.run_async({"retriever": query}))["retriever"]["documents"]
+    assert found == pipeline.run({"retriever": query})["retriever"]["documents"]

@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runnel import Embedder, Reranker, SentenceRetriever
+from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
+from runnel.files import Decoded
 from runnel.models.folder import BUILT_IN, load_model
 from runnel.models.model import Model
+from runnel.search.finding import FileDocument, find
+from runnel.text.documents.document import read_plain
 
 TEXT = "\n\n".join(
     (
@@ -88,3 +91,29 @@ def test_the_judge_keeps_out_of_scripts_that_it_does_not_know(model: Model, ques
 
 def test_it_is_small() -> None:
     assert sum(file.stat().st_size for file in BUILT_IN["pocket"].iterdir()) < 44_000_000
+
+
+@pytest.mark.parametrize(
+    ("question", "known"),
+    [
+        ("When was the harbor built?", True),
+        ("Wann wurde der Hafen gebaut, née é?", True),
+        ("Когда построили порт?", False),
+        ("Πότε χτίστηκε το λιμάνι;", False),
+        ("港口是什么时候建造的?", False),
+        ("متى بني الميناء؟", False),
+    ],
+)
+def test_sentences_have_no_probability_where_documents_have_none(
+    model: Model, tmp_path: Path, question: str, known: bool
+) -> None:
+    """`find` and `search` say the same of a script that the judge does not know."""
+    retriever = SentenceRetriever(model)
+    findings = find(retriever, question, [FileDocument("a", read_plain(Decoded(TEXT, "utf-8")))])
+    with Index.create(tmp_path / "index", Embedder(model)) as index:
+        index.add([Document("a", TEXT)])
+    (hit,) = index.search(question)
+    assert findings.sentences and hit.sentences
+    assert (findings.answers is not None) == (hit.answers is not None) == known
+    for sentence in (*findings.sentences, *hit.sentences):
+        assert (sentence.answers is not None) == known

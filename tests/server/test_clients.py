@@ -143,7 +143,10 @@ def test_two_values_for_one_wish_and_what_is_not_there_are_refused(server):
     for wrong, named in (
         ({"dimensions": 3, "output_dimension": 4}, ("dimensions is 3", "output_dimension is 4")),
         ({"task": "retrieval.query", "input_type": "document"}, ("task", "input_type")),
-        ({"output_dtype": "int8"}, ("output_dtype", "int8", "ubinary")),
+        ({"output_dtype": "int4"}, ("output_dtype", "int8", "ubinary")),
+        ({"output_dtype": "int8", "normalized": False}, ("int8", "unit length")),
+        ({"embedding_type": "binary", "output_dtype": "ubinary"}, ("embedding_type", "ubinary")),
+        ({"output_dimension": 385}, ("output_dimension", "385")),
         ({"embedding_type": ["float", "binary"]}, ("embedding_type",)),
         ({"dimensions": 385}, ("385", "384")),
     ):
@@ -355,6 +358,97 @@ def test_info_is_what_the_model_does(server):
 
 
 def test_what_services_do_not_have_is_refused_in_their_shape(server):
-    for path, shape in (("/embed_sparse", {"error", "error_type"}), ("/v1/nothing", {"error"})):
+    tei = {"error", "error_type"}
+    for path, shape in (
+        ("/embed_sparse", tei),
+        ("/decode", tei),
+        ("/v1/nothing", {"error"}),
+        ("/v1/detokenize", {"message"}),
+        ("/v2/chat", {"message"}),
+    ):
         done = server.post(path, json={"inputs": "a"})
-        assert done.status_code == 404 and set(done.json()) == shape
+        assert done.status_code == 404 and set(done.json()) == shape and path in done.text
+    assert "sparse" in server.post("/embed_sparse", json={"inputs": "a"}).json()["error"]
+
+
+# Variants of the services' fields
+
+
+def restored(stored):
+    """Return the numbers that int8 stands for."""
+    return np.array(stored, np.float32) / 127
+
+
+@pytest.mark.parametrize("width", [384, 64])
+def test_vectors_of_eight_bits_are_127_times_the_numbers(server, embedder, width):
+    """They need no ranges of documents: the same number has the same byte in every request."""
+    vectors = embedder.encode(TEXTS, truncate_dim=width)
+    body = {"input": TEXTS, "dimensions": width}
+    small = vectors_of(post(server, "/v1/embeddings", body | {"output_dtype": "int8"}))
+    assert np.abs(np.array(small) - 127 * vectors).max() <= 0.5 + 1e-3
+    positive = vectors_of(post(server, "/v1/embeddings", body | {"embedding_type": "uint8"}))
+    assert np.array_equal(np.array(positive) - 128, small)
+    coded = {"output_dtype": "int8", "encoding_format": "base64"}
+    encoded = vectors_of(post(server, "/v1/embeddings", body | coded))
+    assert [np.frombuffer(base64.b64decode(one), np.int8).tolist() for one in encoded] == small
+    lengths = np.linalg.norm(restored(small), axis=1)
+    cosines = restored(small) @ restored(small).T / np.outer(lengths, lengths)
+    close(cosines, vectors @ vectors.T, atol=0.01)
+    for path in ("/v1/embed", "/v2/embed"):
+        types = {"embedding_types": ["int8", "uint8"], "output_dimension": width}
+        found = post(server, path, {"texts": TEXTS} | types)["embeddings"]
+        assert found == {"int8": small, "uint8": positive}
+
+
+def test_a_form_of_jina_outlasts_the_default_of_openais_client(openai_client, embedder):
+    """The client asks for base64 by itself, and would read bits as floats."""
+    found = openai_client.embeddings.create(
+        model="pocket", input=TEXTS, extra_body={"embedding_type": "ubinary"}
+    )
+    bits = quantize(embedder.encode(TEXTS), "ubinary").tolist()
+    assert [one.embedding for one in found.data] == bits
+
+
+def test_a_body_without_a_type_is_json(server, embedder):
+    """LiteLLM sends Voyage's requests so. Another type, and another site's page, are refused."""
+    content = b'{"input": ["a"], "model": "pocket"}'
+    done = server.post("/v1/embeddings", content=content)
+    close(vectors_of(done.json()), embedder.encode(["a"]))
+    typed = server.post("/v1/embeddings", content=content, headers={"content-type": "text/plain"})
+    assert typed.status_code == 400 and "text/plain" in typed.text
+    foreign = server.post("/v1/embeddings", content=content, headers={"origin": "http://a.example"})
+    assert foreign.status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_documents_with_fields_are_ranked_by_those_named(server, path):
+    fields = [{"title": text, "text": "Rain fell.", "url": "a"} for text in DOCUMENTS]
+    body = {"query": QUERY, "return_documents": True}
+    plain = post(server, path, body | {"documents": DOCUMENTS})["results"]
+    named = post(server, path, body | {"documents": fields, "rank_fields": ["title"]})["results"]
+    assert order_of(named) == order_of(plain)
+    assert [one["document"] for one in named] == [fields[place] for place in order_of(named)]
+    both = {"documents": [*fields, "Rain fell."], "rank_fields": ["title", "text"]}
+    joined = [f"{text}\nRain fell." for text in DOCUMENTS] + ["Rain fell."]
+    found = post(server, path, body | both)["results"]
+    expected = post(server, path, body | {"documents": joined})["results"]
+    assert [one["relevance_score"] for one in found] == [one["relevance_score"] for one in expected]
+    texts = post(server, path, body | {"documents": fields})["results"]
+    assert len({one["relevance_score"] for one in texts}) == 1
+    for wrong in ({"documents": [{"title": "a"}]}, {"documents": fields, "rank_fields": ["body"]}):
+        done = server.post(path, json=body | wrong)
+        assert done.status_code in (400, 422) and "documents[0]" in done.json()["message"]
+
+
+def test_ids_outside_of_the_vocabulary_are_named_with_their_place(server):
+    for given, place in (([[1], [30_522]], "input[1]"), ([10**9], "input")):
+        done = server.post("/v1/embeddings", json={"input": given}).json()["error"]
+        assert done["param"] == "input" and done["message"].startswith(f"{place} has the token id")
+        assert "30521" in done["message"]
+
+
+def test_a_head_is_answered_as_a_get(server):
+    for path in ("/health", "/ready", "/", "/v1/models", "/v1/models/pocket", "/docs", "/nothing"):
+        head, get = server.head(path), server.get(path)
+        assert (head.status_code, head.content) == (get.status_code, b"")
+        assert head.headers["content-length"] == get.headers["content-length"]

@@ -41,9 +41,7 @@ def test_openai_client(openai_client, embedder):
     )
     whole = embedder.encode(TEXTS[0])[:7]
     np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=TOLERANCE)
-    with pytest.raises(
-        openai.BadRequestError, match="dimensions is 385, the model's vectors have 384"
-    ):
+    with pytest.raises(openai.BadRequestError, match=r"dimensions is 385; .* have 384"):
         openai_client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=385)
     with pytest.raises(
         openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'"
@@ -64,7 +62,7 @@ def test_token_ids_are_read_like_their_text(openai_client, embedder):
     np.testing.assert_allclose(single[0].embedding, found[0], atol=TOLERANCE)
     with pytest.raises(openai.BadRequestError, match="which ids do not show: send the text"):
         openai_client.embeddings.create(model="pocket", input=[2003] * 300)
-    with pytest.raises(openai.BadRequestError, match="expected whole numbers from 0 to 30521"):
+    with pytest.raises(openai.BadRequestError, match="30522; the ids of this model are 0 to 30521"):
         openai_client.embeddings.create(model="pocket", input=[30522])
 
 

@@ -67,6 +67,7 @@ def test_docs_show_all_fields(server, schema):
 def test_fields_without_effect_may_have_any_value_of_their_type(server, schema):
     bodies = {
         "/v1/embeddings": {"input": "a"},
+        "/v1/embed": {"texts": ["a"]},
         "/v2/embed": {"texts": ["a"]},
         "/v1/rerank": {"query": "a", "documents": ["b"]},
         "/v2/rerank": {"query": "a", "documents": ["b"]},

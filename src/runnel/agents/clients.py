@@ -54,10 +54,11 @@ def configure(program: str, command: list[str] | None) -> Path:
         command: starts the server; None: remove the entry.
 
     Raises:
-        InputError: the file is damaged, or has something else in the place of the servers.
+        InputError: the file is damaged or read-only, or has something else in the place of the
+            servers.
     """
     file, key = PROGRAMS[program]
-    path = Path(file).expanduser().resolve()
+    path = Path(file).expanduser()
     entry: dict[str, object] = (
         {} if command is None else {"command": command[0], "args": command[1:]}
     )
@@ -66,17 +67,22 @@ def configure(program: str, command: list[str] | None) -> Path:
     is_toml = path.suffix == ".toml"
     load = tomllib.loads if is_toml else _load_json
     try:
+        path = path.resolve()
         old = path.read_bytes().decode() if path.exists() else ""
         expected = load(old)
         if not isinstance(expected, dict) or not isinstance(expected.get(key, {}), dict):
             raise ValueError(f"it needs an object {key!r} with the servers by name")
+        if not entry and NAME not in expected.get(key, {}):
+            return path
+        if path.exists() and not path.stat().st_mode & 0o222:
+            raise ValueError("it is read-only")
         others = {name: one for name, one in expected.get(key, {}).items() if name != NAME}
         expected[key] = others | ({NAME: entry} if entry else {})
         new = (_changed_toml if is_toml else _changed_json)(old, key, entry)
         # A program's file may lack the object of servers, which `expected` has.
         if ({key: {}} | load(new)) != expected:
             raise ValueError("its form is not known")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: a circle of links, deep JSON
         raise InputError(
             f"{path} cannot be changed ({describe(error)}); repair it or move it away; nothing was"
             " written"

@@ -181,7 +181,7 @@ class AgentDocuments:
 
     def files(self, name: str, notes: list[str]) -> list[str]:
         """Return the names of the files of a folder or of a glob, without files that git would
-        ignore; or of the file of this name.
+        ignore and what `read` would refuse; or of the file of this name.
 
         Raises:
             InputError: there are none.
@@ -189,8 +189,10 @@ class AgentDocuments:
         root = self.root(name)
         if not root.path.is_dir():
             os.close(self._open(name)[1])  # an error, if there is no such file
-        found = find_files([root], on_error=lambda error: notes.append(describe(error)))
-        names = list(map(self.name, found))
+        found = list(find_files([root], on_error=lambda error: notes.append(describe(error))))
+        names = [self.name(file) for file in found if file.is_file() and self.shows(str(file))]
+        if len(names) < len(found):
+            notes.append(f"{len(found) - len(names):,} links out of the allowed folders, or pipes")
         if not names:
             raise self._refusal(name, "; ".join(["no file matches it", *notes]))
         return names

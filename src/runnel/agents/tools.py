@@ -355,9 +355,10 @@ class Tools:
         """Read the exact text of a document by lines, pages or characters, or all of it."""
         notes: list[str] = []
         name, document = self._document(file, row, notes)
-        if sha256 is not None and (
-            len(sha256) < _DIGITS or not document.sha256.startswith(sha256.lower())
-        ):
+        digest = sha256 or document.sha256
+        if len(digest) < _DIGITS:
+            raise InputError(f"sha256 is {sha256!r}; expected at least {_DIGITS} of its digits")
+        if not document.sha256.startswith(digest.lower()):
             raise InputError(
                 f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}"
             )

@@ -6,9 +6,12 @@ with the names of models. A `model` is a loaded one or what its class's `load` t
 cuts longer texts, with a warning (None: nothing is cut).
 """
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Generic, Self
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from runnel import records
 from runnel.checks import expect_count, expect_text
@@ -40,6 +43,18 @@ with needing("this needs haystack-ai", "haystack"):
     from haystack.utils.filters import document_matches_filter
 
 Filters = dict[str, Any]  # of Haystack, on any field or metadata
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_a_thread(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the async form of a method."""
+
+    @wraps(method)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(method, *args, **options)
+
+    return run
 
 
 class _WithModel(Generic[Loadable]):
@@ -74,6 +89,8 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
     def run(self, text: str) -> dict[str, list[float]]:
         expect_text(text, "the text to embed")
         return {"embedding": self._get().encode_query(text, max_tokens=self.max_tokens).tolist()}
+
+    run_async = _in_a_thread(run)
 
 
 @component
@@ -113,6 +130,8 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
                 for document, vector in zip(documents, vectors, strict=True)
             ]
         }
+
+    run_async = _in_a_thread(run)
 
 
 class RunnelDocumentStore:
@@ -210,6 +229,15 @@ class RunnelDocumentStore:
     def delete_all_documents(self) -> None:
         self._texts.delete()
 
+    count_documents_async = _in_a_thread(count_documents)
+    count_documents_by_filter_async = _in_a_thread(count_documents_by_filter)
+    filter_documents_async = _in_a_thread(filter_documents)
+    write_documents_async = _in_a_thread(write_documents)
+    delete_documents_async = _in_a_thread(delete_documents)
+    update_by_filter_async = _in_a_thread(update_by_filter)
+    delete_by_filter_async = _in_a_thread(delete_by_filter)
+    delete_all_documents_async = _in_a_thread(delete_all_documents)
+
 
 def _stored(document: Document) -> records.Document:
     """Return a document as the index stores it."""
@@ -306,6 +334,8 @@ class RunnelRetriever:
             ]
         }
 
+    run_async = _in_a_thread(run)
+
 
 @component
 class RunnelRanker(_WithModel[Reranker]):
@@ -339,6 +369,8 @@ class RunnelRanker(_WithModel[Reranker]):
         return {
             "documents": [replace(documents[position], score=score) for position, score in best]
         }
+
+    run_async = _in_a_thread(run)
 
 
 @component
@@ -380,6 +412,8 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
             meta = {**document.meta, **place}
             results.append(Document(content=sentence.text, meta=meta, score=sentence.score))
         return {"documents": results}
+
+    run_async = _in_a_thread(run)
 
 
 def _texts(documents: list[Document]) -> list[str]:

@@ -6,11 +6,14 @@ a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, w
 nothing is cut).
 """
 
+import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
+
+import numpy as np
 
 from runnel import records
 from runnel.errors import InputError, needing
@@ -31,11 +34,16 @@ from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 
 with needing("this needs langchain-core", "langchain"):
-    from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
+    from langchain_core.callbacks import (
+        AsyncCallbackManagerForRetrieverRun,
+        CallbackManagerForRetrieverRun,
+        Callbacks,
+    )
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
+    from langchain_core.vectorstores.utils import maximal_marginal_relevance
     from pydantic import BeforeValidator, ConfigDict, Field
 
 # a filter on metadata, as of `Index.search` but on any key, or a function of a document
@@ -118,6 +126,21 @@ class RunnelVectorStore(VectorStore):
         store.add_texts(texts, metadatas, ids=ids)
         return store
 
+    def add_texts(  # type: ignore[override]
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+    ) -> list[str]:
+        """Add texts, as `add_documents`. The library's own leaves out texts for which there are no
+        ids, and all texts of an iterator.
+        """
+        given = list(texts)
+        if ids is not None and len(ids) != len(given):
+            raise InputError(f"there are {len(given)} texts, and {len(ids)} ids")
+        return super().add_texts(given, metadatas, ids=ids)
+
     def add_documents(  # type: ignore[override]
         self,
         documents: list[Document],
@@ -169,6 +192,36 @@ class RunnelVectorStore(VectorStore):
     ) -> list[Document]:
         """Return the k documents nearest to a vector (d,), best first."""
         return [document for document, _ in self._nearest(embedding, k, filter)]
+
+    def max_marginal_relevance_search(  # type: ignore[override]
+        self,
+        query: str,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: DocumentFilter | None = None,
+    ) -> list[Document]:
+        """Return k of the `fetch_k` documents nearest to a query that differ from each other.
+
+        Args:
+            lambda_mult: the weight of nearness, from 0 (differences alone) to 1.
+        """
+        vector = self.embeddings.embed_query(query)
+        return self.max_marginal_relevance_search_by_vector(vector, k, fetch_k, lambda_mult, filter)
+
+    def max_marginal_relevance_search_by_vector(  # type: ignore[override]
+        self,
+        embedding: list[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: DocumentFilter | None = None,
+    ) -> list[Document]:
+        """Return documents as `max_marginal_relevance_search`, for a vector (d,)."""
+        found = [document for document, _ in self._nearest(embedding, max(k, fetch_k), filter)]
+        vectors = self.embeddings.embed_documents([document.page_content for document in found])
+        chosen = maximal_marginal_relevance(np.array(embedding), vectors, lambda_mult, k)
+        return [found[place] for place in chosen]
 
     def _nearest(
         self, query: str | Sequence[float], k: int, filter: DocumentFilter | None
@@ -228,12 +281,18 @@ class RunnelRetriever(BaseRetriever):
         )
         return [
             Document(
-                id=None if self.sentences else hit.id,
+                id=hit.id if place is hit.place else None,
                 page_content=place.text,
                 metadata=metadata | {"score": hit.score},
             )
             for hit, place, metadata in results
         ]
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **replaced: Any
+    ) -> list[Document]:
+        search = partial(self._get_relevant_documents, query, run_manager=run_manager.get_sync())
+        return await asyncio.to_thread(search, **replaced)
 
 
 class RunnelReranker(BaseDocumentCompressor):

@@ -44,6 +44,7 @@ with needing("this needs llama-index-core", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
+    from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings
     from llama_index.core.node_parser import NodeParser
     from llama_index.core.node_parser.node_utils import build_nodes_from_splits
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -71,6 +72,7 @@ with needing("this needs llama-index-core", "llama-index"):
         node_to_metadata_dict,
     )
 
+_PREFETCHED = 4  # nodes to choose one from
 _BATCH = 256  # texts that the library gives to one call; its own default is 10
 
 
@@ -206,9 +208,11 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
     metadata; embeddings of nodes are not used.
 
     The modes of a query: "default" ranks by vectors alone, and similarities are the cosines of the
-    query and the best passage of a node; "hybrid" is the search of the index, by vectors and words,
-    reranked, and `alpha` is the share of vectors in the first ranking, from 0 to 1;
-    "text_search" and "sparse" rank by words alone. Filters read all stored nodes.
+    query and the best passage of a node; "mmr" chooses of four times as many nodes (or
+    `mmr_prefetch_k`) those that differ from each other, by `mmr_threshold`; "hybrid" is the search
+    of the index, by vectors and words, reranked, and `alpha` is the share of vectors in the first
+    ranking, from 0 to 1; "text_search" and "sparse" rank by words alone. Filters read all stored
+    nodes.
 
     Args:
         place: of an index, which is created if it does not exist; None: a temporary folder, removed
@@ -272,11 +276,11 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
         """Return the nodes of these ids that exist, in order (None: all), and match."""
         return [_node(row) for row in self._texts.get(node_ids, _matcher(filters))]
 
-    def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Return the best nodes, their ids and similarities.
 
         Raises:
-            InputError: another mode; no text in the query, or for "default" no text and no vector;
+            InputError: another mode; no text in the query, or by vectors no text and no vector;
                 a vector of another width than the model's.
         """
         mode = query.mode.value
@@ -285,9 +289,14 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
         if query.filters or query.node_ids or query.doc_ids:
             # the library gives no ids as an empty list
             matches = _matcher(query.filters, query.node_ids or None, query.doc_ids or None)
-        if mode == "default":
+        if mode in ("default", "mmr"):
             given = query.query_str if query.query_embedding is None else query.query_embedding
-            found = self._texts.nearest(given or "", query.similarity_top_k, matches)
+            count = query.similarity_top_k
+            if mode == "mmr":
+                count = max(count, kwargs.get("mmr_prefetch_k") or _PREFETCHED * count)
+            found = self._texts.nearest(given or "", count, matches)
+            if mode == "mmr":
+                found = [found[place] for place in self._diverse(query, found)]
         else:
             top_k = query.hybrid_top_k or query.similarity_top_k
             options = dict(_MODES[mode])
@@ -300,10 +309,25 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
             ids=[row.id for row, _ in found],
         )
 
+    def _diverse(
+        self, query: VectorStoreQuery, found: Sequence[tuple[DocumentRow, float]]
+    ) -> list[int]:
+        """Return the places of the texts that maximal marginal relevance chooses."""
+        embedder = self.client.embedder
+        vector = query.query_embedding or embedder.encode_query(query.query_str or "").tolist()
+        _, places = get_top_k_mmr_embeddings(
+            vector,
+            document_vectors(embedder, [row.text for row, _ in found], None),
+            similarity_top_k=query.similarity_top_k,
+            mmr_threshold=query.mmr_threshold,
+        )
+        return places
+
 
 # options of `Index.search` for the modes of a query
 _MODES: dict[str, dict[str, float]] = {
     "default": {},
+    "mmr": {},
     "hybrid": {},
     "text_search": {"dense_weight": 0, "rerank": 0},
     "sparse": {"dense_weight": 0, "rerank": 0},

@@ -69,6 +69,12 @@ class SentenceRetriever:
         """
         return self.scorer.calibrated
 
+    def calibrated_for(self, scored: Scored) -> bool:
+        """Return whether that holds for these scores: not if the model's judge does not know the
+        script of the query.
+        """
+        return self.calibrated and (self._judging is None or scored.answers is not None)
+
     @classmethod
     def load(
         cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto"

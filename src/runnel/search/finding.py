@@ -290,7 +290,7 @@ def find(
     best: dict[str, tuple[AnsweringSentence, FileDocument, Scored]] = {}
     for (number, kept), scored in zip(pool.documents.items(), looked, strict=True):
         source, _, counted = kept
-        calibrated = retriever.calibrated
+        calibrated = retriever.calibrated_for(scored)
         for sentence, located in answering(
             source, scored, top_k, best, calibrated=calibrated, context=context, min_score=min_score
         ):

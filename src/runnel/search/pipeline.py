@@ -81,7 +81,6 @@ class Pipeline:
         self._kind: type[Remembered] | None = SentenceVectors if self._remembers else None
         if not self._remembers and self._reranker is not None:
             self._kind = self._reranker.scorer.kind
-        self._calibrated = self._retriever is not None and self._retriever.calibrated
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
@@ -195,14 +194,12 @@ class Pipeline:
             best: list[AnsweringSentence] = []
             answers = None
             if name in scored_documents:
+                assert self._retriever is not None
                 scored = scored_documents[name]
                 answers = scored.answers
-                best = [
-                    sentence
-                    for sentence, _ in answering(
-                        source, scored, stages.sentences, calibrated=self._calibrated
-                    )
-                ]
+                calibrated = self._retriever.calibrated_for(scored)
+                listed = answering(source, scored, stages.sentences, calibrated=calibrated)
+                best = [sentence for sentence, _ in listed]
             shown = best[0] if best else _first_line(source)
             also = [_place_in(copy, shown) for copy in candidates.copies.get(name, ())]
             if best:

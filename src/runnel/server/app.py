@@ -40,7 +40,13 @@ _PROBLEMS = {
     "missing": "this field is missing",
     "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
 }
+# what clients of other services ask for, in vain -> why
+_ABSENT = {
+    "/embed_sparse": "models here have no sparse vectors; /v1/search also searches by words",
+    "/v1/check-api-key": "keys are checked with each request",
+}
 _SHOWN_CHARS = 40  # of a value that does not fit
+_PATH_CHARS = 200
 
 
 router = APIRouter(tags=["status"])
@@ -195,7 +201,15 @@ def create_app(
         work.close()
         await loaded
 
-    app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
+    # LiteLLM sends Voyage's requests without a Content-Type; pages of other sites are refused by
+    # their Origin (`Guard`), whatever type they send
+    app = FastAPI(
+        title="runnel",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        strict_content_type=False,
+    )
     app.state.context = Context(settings, loading, work, opened_files())
     app.state.metrics = metrics = Metrics(work)
     for module in (embeddings, tei, rerank, retrieval, page):
@@ -214,15 +228,23 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return error.response(request.url.path)
     assert isinstance(error, HTTPException)
+    path = request.url.path
     message = str(error.detail)
-    if isinstance(error.__cause__, RecursionError):
+    if error.status_code == 404:
+        message = (
+            f"there is no route {path[:_PATH_CHARS]!r}: {_ABSENT.get(path, '/docs lists all')}"
+        )
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        message = f"{request.method} is not answered at {path[:_PATH_CHARS]!r}; send {allowed}"
+    elif isinstance(error.__cause__, RecursionError):
         message = (
             f"the body's JSON is nested deeper than {sys.getrecursionlimit():,} levels; send what"
             " the route's fields need (/docs)"
         )
     elif isinstance(error.__cause__, UnicodeDecodeError):
         message = f"the body is not JSON, which is UTF-8: {error.__cause__}"
-    response = Refusal(_KINDS.get(error.status_code, "invalid"), message).response(request.url.path)
+    response = Refusal(_KINDS.get(error.status_code, "invalid"), message).response(path)
     response.headers.update(error.headers or {})
     return response
 

@@ -64,9 +64,9 @@ class Body(BaseModel):
             and getattr(self, name) not in (None, False)
         }
 
-    def agreed(self, *names: str) -> Any:
-        """Return the value of a field that services name differently, None if it is not given;
-        refuse two values.
+    def agreed(self, *names: str) -> tuple[str, Any]:
+        """Return the name and the value of a field that services name differently, None if it is
+        not given; refuse two values.
         """
         values = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if len(set(values.values())) > 1:
@@ -76,7 +76,7 @@ class Body(BaseModel):
                 + "; send one of them",
                 param=next(iter(values)),
             )
-        return next(iter(values.values()), None)
+        return next(iter(values.items()), (names[0], None))
 
 
 # The limit finds lone surrogates here, where the error names the place of the text.

@@ -6,7 +6,7 @@ d  width of the vectors
 
 import base64
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 from uuid import uuid4
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
-from runnel.models.precision import check_width, quantize, truncated
+from runnel.models.precision import CALIBRATED, quantize, truncated
 from runnel.server.context import (
     LONG_CHARS,
     Body,
@@ -85,6 +85,11 @@ Cut = Annotated[
     ),
 ]
 UnitLength = Annotated[bool | None, Field(description="Give vectors unit length (default: true).")]
+Precision = Literal["float", "int8", "uint8", "binary", "ubinary"]
+
+# the least and the greatest number for `quantize`: int8 is then 127 times a number, rounded, for
+# every model and width: no number of a vector of unit length is outside
+_BOUNDS = np.array([-128.5, 126.5], np.float32) / 127
 
 
 class EmbeddingsRequest(Body):
@@ -100,8 +105,8 @@ class EmbeddingsRequest(Body):
     task: Use = None
     input_type: Use = None
     normalized: UnitLength = None
-    embedding_type: Literal["float", "base64", "binary", "ubinary"] | None = None
-    output_dtype: Literal["float", "binary", "ubinary"] | None = None
+    embedding_type: Literal["base64"] | Precision | None = None
+    output_dtype: Precision | None = None
     truncate: Cut = None
     truncation: Cut = None
     return_multivector: Literal[False] | None = None
@@ -110,7 +115,7 @@ class EmbeddingsRequest(Body):
 
 
 class Embedding(BaseModel):
-    """One vector; base64 holds little-endian float32, or the bytes of bits."""
+    """One vector; base64 holds little-endian float32, or the bytes of whole numbers or bits."""
 
     object: Literal["embedding"]
     index: int
@@ -149,24 +154,6 @@ class ModelList(BaseModel):
     data: list[ModelFacts]
 
 
-class CohereEmbedV1Request(Body):
-    """Texts to embed, in the shape of Cohere's first version."""
-
-    texts: Annotated[list[Text], Some]
-    model: str | None = None
-    input_type: Use = None
-    embedding_types: (
-        Annotated[list[Literal["float", "base64", "binary", "ubinary"]], Field(min_length=1)] | None
-    ) = None
-    truncate: Literal["NONE", "START", "END"] | None = Field(
-        None,
-        description=(
-            "Where to cut texts that are longer than a transformer can read (default: END); with"
-            " NONE and START they are refused."
-        ),
-    )
-
-
 class CohereContent(Body):
     """A part of an input."""
 
@@ -180,12 +167,24 @@ class CohereInput(Body):
     content: Annotated[list[CohereContent], Field(min_length=1)]
 
 
-class CohereEmbedRequest(CohereEmbedV1Request):
-    """Texts to embed, in the shape of Cohere's second version: `texts` or `inputs`."""
+class CohereEmbedRequest(Body):
+    """Texts to embed, in the shape of Cohere: `texts` or `inputs`."""
 
-    texts: Annotated[list[Text], Some] | None = None  # type: ignore[assignment]
+    texts: Annotated[list[Text], Some] | None = None
     inputs: Annotated[list[CohereInput], Some] | None = None
+    model: str | None = None
+    input_type: Use = None
+    embedding_types: Annotated[list[Literal["base64"] | Precision], Field(min_length=1)] | None = (
+        None
+    )
     output_dimension: Dimensions = None
+    truncate: Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description=(
+            "Where to cut texts that are longer than a transformer can read (default: END); with"
+            " NONE and START they are refused."
+        ),
+    )
     max_tokens: int | None = no_effect("texts are read whole")
     priority: int | None = no_effect("requests are answered in turn")
 
@@ -232,10 +231,11 @@ def prompt_for(loaded: Loaded, request: Request, field: str, use: str | None) ->
     return None
 
 
-def coded(vector: np.ndarray, kinds: Collection[str | None], *, as_base64: bool) -> Any:
-    """Return a vector (d,) for JSON: a list or base64, of bits if a kind says so."""
-    bits = [kind for kind in ("binary", "ubinary") if kind in kinds]
-    numbers = quantize(vector, bits[0] if bits else "float32")
+def coded(vector: np.ndarray, kind: str | None, *, as_base64: bool) -> Any:
+    """Return a vector (d,) for JSON, a list or base64, in a precision (default: float)."""
+    precision = "float32" if kind in (None, "float", "base64") else kind
+    ranges = np.outer(_BOUNDS, np.ones_like(vector)) if kind in CALIBRATED else None
+    numbers = quantize(vector, precision, ranges)
     return base64.b64encode(numbers.tobytes()).decode() if as_base64 else numbers.tolist()
 
 
@@ -247,24 +247,25 @@ async def create_embeddings(
 ) -> Response:
     """Embed texts."""
     loaded = context.loaded_for(request, body)
-    use = "task" if body.task is not None else "input_type"
-    prompt = prompt_for(loaded, request, use, body.agreed("task", "input_type"))
-    kinds = (body.embedding_type, body.output_dtype)
-    as_base64 = "base64" in (body.embedding_type, body.encoding_format)
+    prompt = prompt_for(loaded, request, *body.agreed("task", "input_type"))
+    field, kind = body.agreed("embedding_type", "output_dtype")
+    if kind in CALIBRATED and body.normalized is False:
+        message = f"{field} is {kind}, which needs vectors of unit length, and normalized is false"
+        raise Refusal("invalid", message, param=field)
+    # Jina's field says the form alone: OpenAI's client asks for base64 by itself
+    as_base64 = "base64" in (body.embedding_type or body.encoding_format, kind)
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
         data = []
         for index, vector in enumerate(vectors):
-            value = coded(vector, kinds, as_base64=as_base64)
+            value = coded(vector, kind, as_base64=as_base64)
             data.append({"object": "embedding", "index": index, "embedding": value})
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
 
     wanted = TextsToRead.of("input", body.input, prompt, body.truncate, body.truncation)
     width = body.agreed("dimensions", "output_dimension")
-    return await embed_texts(
-        context, request, wanted, write, width=width, normalize=body.normalized
-    )
+    return await embed_texts(context, request, wanted, write, width, normalize=body.normalized)
 
 
 @router.get("/v1/models", responses=error_responses("/v1/models"))
@@ -280,41 +281,26 @@ async def retrieve_model(id: str, context: InContext) -> ModelFacts:
 
 
 @router.post("/v1/embed", response_model=dict[str, Any], responses=error_responses("/v1/embed"))
-async def embed_v1(body: CohereEmbedV1Request, request: Request, context: InContext) -> Response:
-    """Embed texts: a list of vectors or, with `embedding_types`, vectors by type."""
-    return await _embed_for_cohere(
-        context, request, body, placed("texts", body.texts), body.embedding_types
-    )
-
-
 @router.post("/v2/embed", response_model=dict[str, Any], responses=error_responses("/v2/embed"))
-async def embed_v2(body: CohereEmbedRequest, request: Request, context: InContext) -> Response:
-    """Embed texts; the answer has vectors by type."""
+async def embed_for_cohere(
+    body: CohereEmbedRequest, request: Request, context: InContext
+) -> Response:
+    """Embed texts: vectors by type or, of /v1/embed without `embedding_types`, a list."""
+    loaded = context.loaded_for(request, body)
+    prompt = prompt_for(loaded, request, "input_type", body.input_type)
     if (body.texts is None) == (body.inputs is None):
         raise Refusal("invalid", "send either texts or inputs")
     joined = ["\n".join(part.text for part in one.content) for one in body.inputs or []]
     items = placed("texts", body.texts) if body.texts else placed("inputs", joined)
-    types = body.embedding_types or ["float"]
-    return await _embed_for_cohere(context, request, body, items, types, body.output_dimension)
-
-
-async def _embed_for_cohere(
-    context: Context,
-    request: Request,
-    body: CohereEmbedV1Request,
-    items: Mapping[str, str],
-    types: Collection[str] | None,
-    width: int | None = None,
-) -> Response:
-    """Embed texts; without `types`, the answer has a list of vectors."""
-    loaded = context.loaded_for(request, body)
-    prompt = prompt_for(loaded, request, "input_type", body.input_type)
+    types = body.embedding_types
+    if types is None and request.url.path == "/v2/embed":
+        types = ["float"]
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
         by_type: dict[str, list[Any]] = {kind: [] for kind in types or ["float"]}
         for vector in vectors:
             for kind, rows in by_type.items():
-                rows.append(coded(vector, [kind], as_base64=kind == "base64"))
+                rows.append(coded(vector, kind, as_base64=kind == "base64"))
         return json.dumps(
             {
                 "id": str(uuid4()),
@@ -326,7 +312,8 @@ async def _embed_for_cohere(
         )
 
     wanted = TextsToRead(items, prompt, cut=body.truncate in (None, "END"))
-    return await embed_texts(context, request, wanted, write, width=width)
+    width = body.agreed("output_dimension")
+    return await embed_texts(context, request, wanted, write, width)
 
 
 def cohere_meta(request: Request, tokens: int) -> dict[str, object]:
@@ -349,13 +336,20 @@ async def embed_texts(
     request: Request,
     wanted: TextsToRead,
     write: Callable[[Iterator[np.ndarray], int], str],
+    wanted_width: tuple[str, int | None] = ("dimensions", None),
     *,
-    width: int | None = None,
     normalize: bool | None = None,
 ) -> Response:
-    """Embed texts or ids; `write` returns the answer for their vectors and the tokens read."""
+    """Embed texts or ids; `write` returns the answer for their vectors and the tokens read.
+
+    Args:
+        wanted_width: the name of the request's field and its value.
+    """
     embedder = context.loaded().embedder
-    check_width(width, embedder.dimension, "dimensions")
+    field, width = wanted_width
+    if width is not None and width > embedder.dimension:
+        message = f"{field} is {width}; the model's vectors have {embedder.dimension} numbers"
+        raise Refusal("invalid", message, param=field)
     normalize = normalize is not False
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
@@ -398,7 +392,7 @@ async def read_rows(
         tokens = 0
         try:
             for row in (
-                rendered if texts else (_row(embedder, ids) for ids in wanted.items.values())
+                rendered if texts else (_row(embedder, *item) for item in wanted.items.items())
             ):
                 rows.append(row)
                 tokens += len(row)
@@ -419,18 +413,24 @@ async def read_rows(
     return Response(body, media_type="application/json")
 
 
-def _row(embedder: Embedder, ids: object) -> np.ndarray:
+def _row(embedder: Embedder, place: str, ids: Any) -> np.ndarray:
     """Return the ids to read for a text's ids: special tokens added."""
     model = embedder.model
+    field = place.partition("[")[0]
+    last = model.backbone.vocab_size - 1
+    if max(ids) > last:
+        message = f"{place} has the token id {max(ids)}; the ids of this model are 0 to {last}"
+        raise Refusal("invalid", message, param=field)
     row = (
         model.templates["document"]
         .render(model.tokenizer, document=np.array(ids, dtype=np.int32))
         .ids
     )
     if embedder.reader.cuts(row):
-        raise InputError(
-            f"the input has {len(row):,} token ids; inputs longer than"
+        message = (
+            f"{place} has {len(row):,} token ids; inputs longer than"
             f" {model.backbone.max_tokens:,} are read in passages of whole sentences, which ids do"
             " not show: send the text"
         )
+        raise Refusal("invalid", message, param=field)
     return row

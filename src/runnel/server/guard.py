@@ -80,6 +80,8 @@ class Guard:
         address = client_of(scope["client"][0] if scope.get("client") else "")
         client = headers.get("authorization", "") if self._keys else address
         body = _Body(self, client, receive)
+        # routes answer GET alone; uvicorn leaves the content out
+        asked = scope | {"method": "GET"} if scope["method"] == "HEAD" else scope
 
         async def respond(message: Message) -> None:
             nonlocal status, dropped
@@ -109,7 +111,7 @@ class Guard:
             if refusal is not None:
                 await refusal.response(scope["path"])(scope, receive, respond)
             else:
-                await self._app(scope, body.receive, respond)
+                await self._app(asked, body.receive, respond)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
@@ -118,7 +120,7 @@ class Guard:
         finally:
             body.count(-body.bytes)
             # not the path itself: clients choose it
-            path = getattr(scope.get("route"), "path", "other")
+            path = getattr(asked.get("route"), "path", "other")
             seconds = time.perf_counter() - started
             self._metrics.requests.labels(path, str(status)).inc()
             self._metrics.seconds.labels(path).observe(seconds)

@@ -141,9 +141,12 @@ class RerankErrorBody(TeiErrorBody):
 
 _TEI = (
     "/", "/embed", "/embed_all", "/embed_sparse", "/similarity", "/predict", "/tokenize", "/decode",
-    "/info",
+    "/info", "/invocations", "/vertex",
 )  # fmt: skip
-_COHERE = ("/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed", "/v1/tokenize")
+_COHERE = (
+    "/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed", "/v1/tokenize", "/v1/detokenize",
+    "/v1/chat", "/v2/chat", "/v1/classify", "/v1/check-api-key",
+)  # fmt: skip
 # by path; of all others: `OpenAIErrorBody`
 _BODIES: Mapping[str, type[BaseModel]] = {
     **dict.fromkeys(_TEI, TeiErrorBody),

@@ -25,12 +25,10 @@ from runnel.server.context import (
     Query,
     Some,
     Text,
-    TextItem,
-    TextObject,
     no_effect,
 )
 from runnel.server.embeddings import cohere_meta
-from runnel.server.refusals import error_responses
+from runnel.server.refusals import Refusal, error_responses
 
 router = APIRouter(tags=["rerank"])
 
@@ -52,18 +50,31 @@ class RelevantSpans(Body):
 TopN = Annotated[int | None, Field(ge=1, description="Results to return (default: all).")]
 
 
+# a text, or the fields of one by name
+RankDocument = Annotated[
+    Annotated[Text, Tag("a text")] | Annotated[dict[str, Text], Tag("an object")],
+    Discriminator(lambda given: "an object" if isinstance(given, dict) else "a text"),
+]
+
+
 class RerankRequest(Body):
     """A query and documents, with the fields of Cohere, Jina and Voyage."""
 
     query: Query
-    documents: Annotated[list[TextItem], Some]
+    documents: Annotated[list[RankDocument], Some]
     model: str | None = None
     top_n: TopN = None
     top_k: TopN = None
     return_documents: bool | None = None
     relevant_spans: RelevantSpans | None = None
     return_embeddings: Literal[False] | None = None
-    rank_fields: list[Literal["text"]] | None = None
+    rank_fields: list[str] | None = Field(
+        None,
+        description=(
+            "The fields of documents that are objects to rank by, joined by line ends (default:"
+            " text)."
+        ),
+    )
     max_tokens_per_doc: int | None = no_effect(_READ_WHOLE)
     max_chunks_per_doc: int | None = no_effect(_READ_WHOLE)
     max_doc_length: int | None = no_effect(_READ_WHOLE)
@@ -136,7 +147,7 @@ class RerankResult(BaseModel):
 
     index: int
     relevance_score: float
-    document: TextObject | None = None
+    document: dict[str, str] | None = None
     relevant_spans: list[Span] | None = None
 
 
@@ -185,8 +196,10 @@ EitherRequest = Annotated[
 async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded_for(request, body)
-    texts = [item if isinstance(item, str) else item.text for item in body.documents]
-    most = body.agreed("top_n", "top_k")
+    names = body.rank_fields or ["text"]
+    texts = [_text_of(place, one, names) for place, one in enumerate(body.documents)]
+    objects = [{"text": one} if isinstance(one, str) else one for one in body.documents]
+    _, most = body.agreed("top_n", "top_k")
     spans = body.relevant_spans or RelevantSpans(mode="disabled")
     wanted = spans.mode == "enabled"
 
@@ -196,7 +209,7 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
             RerankResult(
                 index=place,
                 relevance_score=probability(scores[place]),
-                document=TextObject(text=texts[place]) if body.return_documents else None,
+                document=objects[place] if body.return_documents else None,
                 relevant_spans=_spans(found[place], spans) if wanted else None,
             )
             for place in best
@@ -273,6 +286,20 @@ async def predict(
     scores, _ = await context.run(request, [text for pair in pairs for text in pair], call)
     predictions = [[{"score": _score(score, raw=raw), "label": LABEL}] for score in scores.tolist()]
     return predictions[0] if single else predictions
+
+
+def _text_of(place: int, document: str | dict[str, str], names: Sequence[str]) -> str:
+    """Return the text to rank of a document; refuse an object without a field to rank by."""
+    if isinstance(document, str):
+        return document
+    try:
+        return "\n".join(document[name] for name in names)
+    except KeyError as missing:
+        message = (
+            f"documents[{place}] has the fields {list(document)}, without {missing}; rank_fields"
+            " names the fields to rank by (default: text)"
+        )
+        raise Refusal("invalid", message, param="documents") from None
 
 
 def _score(score: float, *, raw: bool | None) -> float:

@@ -103,7 +103,7 @@ async def embed(body: EmbedRequest, request: Request, context: InContext) -> Res
         request,
         _reading(loaded, request, body.inputs, body),
         lambda vectors, _: json.dumps([vector.tolist() for vector in vectors]),
-        width=body.dimensions,
+        body.agreed("dimensions"),
         normalize=body.normalize,
     )
 
