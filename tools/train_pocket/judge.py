@@ -215,8 +215,7 @@ class _Training:
             title = title[self.rng.random(len(title)) > 0.5]
             rows.append(
                 lay_around(
-                    one.document.ids,
-                    one.document.bounds,
+                    one.document,
                     int(sentence),
                     title,
                     longest,

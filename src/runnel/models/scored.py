@@ -84,5 +84,5 @@ class Scored:
 
     def ranked(self) -> Iterator[Sentence]:
         """Yield the sentences with a token, best first, ties in document order."""
-        order = top(self.scores, int(np.count_nonzero(self.scores > -np.inf)))
-        return map(self.sentence, order.tolist())
+        count = int(np.count_nonzero(self.scores > -np.inf))
+        return map(self.sentence, top(self.scores, count).tolist())

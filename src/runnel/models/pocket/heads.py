@@ -65,8 +65,7 @@ class ArrayHead(Head):
 
     def vectors(self, pooled: Sequence[Any]) -> Floats:
         """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
-        vectors: Floats = self(np.concatenate([np.asarray(part) for part in pooled]))
-        return vectors
+        return self(np.concatenate([np.asarray(part) for part in pooled]))
 
     @property
     def calibrated(self) -> bool:
@@ -160,8 +159,7 @@ class VectorScore(ArrayHead):
         K) -> (S,)
         """
         hidden = gelu(4 * self.sentence(vectors) * query + self.known(known))
-        scores: Floats = 3 * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
-        return scores
+        return 3 * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
 
     def parts(
         self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int
@@ -303,8 +301,7 @@ class LateInteraction(ArrayHead):
 
     def weigh(self, hidden: Floats, idf: Floats) -> Floats:
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
-        weights: Floats = (idf + LEAST_IDF) * np.exp(self.weight(hidden)[:, 0].clip(-3, 3))
-        return weights
+        return (idf + LEAST_IDF) * np.exp(self.weight(hidden)[:, 0].clip(-3, 3))
 
     def forward(
         self, query: Floats, weights: Floats, mean: Floats, sentence: Floats, around: Floats
@@ -315,8 +312,7 @@ class LateInteraction(ArrayHead):
         inside = (normalize(sentence) @ query.T).max(0)
         seen = np.maximum(inside, (normalize(around) @ query.T).max(0, initial=-np.inf))
         cosine = normalize(sentence.mean(0)) @ normalize(mean)
-        score: Floats = np.stack([inside @ weights, seen @ weights, cosine]) @ self.mix
-        return score
+        return np.stack([inside @ weights, seen @ weights, cosine]) @ self.mix
 
 
 class PairJudge(LateInteraction):

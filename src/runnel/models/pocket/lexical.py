@@ -396,8 +396,7 @@ def bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarra
     weight (n,): count of each term in the query; lengths (S,): all terms in each sentence.
     """
     sentences = len(lengths)
-    n = len(weight)
-    df = np.bincount(hits.term, minlength=n)
+    df = np.bincount(hits.term, minlength=len(weight))
     idf = np.where(df > 0, np.log1p((sentences - df + 0.5) / (df + 0.5)), 0.0)
     norm = K1 * (1 - B + B * lengths / max(float(lengths.mean()) if sentences else 0.0, 1.0))
     parts = (weight * idf)[hits.term] * hits.count / (hits.count + norm[hits.sentence])

@@ -123,8 +123,7 @@ def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
 
 
 def lay_around(
-    ids: np.ndarray,
-    bounds: np.ndarray,
+    document: SentenceVectors,
     sentence: int,
     titles: np.ndarray,
     longest: int,
@@ -137,18 +136,17 @@ def lay_around(
     sentence of more than `longest` tokens, the beginning.
 
     Args:
-        ids, bounds: (T,) and (S+1,) of the document.
         titles: (any,) ids, of which the last are taken.
         longest: the most tokens without the markers around all and the prompt.
         around: the most tokens of what is read with the sentence.
     """
-    start = int(bounds[sentence])
-    stop = int(bounds[sentence + 1])
+    ids = document.ids
+    start, stop = document.bounds[sentence : sentence + 2].tolist()
     text = ids[start:stop][:longest]
     left = max(0, longest - len(text) - _PARTS)
     titles = titles[max(0, len(titles) - min(around.titles, left)) :]
     near = min(around.near, (left - len(titles)) // 2)
-    before = ids[max(int(bounds[0]), start - near) : start]
+    before = ids[max(int(document.bounds[0]), start - near) : start]
     after = ids[stop : stop + near]
     row = [np.array([markers[0]]), np.asarray(prompt, np.int32)]
     first = 0
@@ -293,21 +291,22 @@ class Judging:
     ) -> tuple[np.ndarray, int, int]:
         """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
         longest = whole_tokens(self._model.backbone, len(prompt))
-        ids, bounds, kinds = look.document.ids, look.document.bounds, look.document.kinds
+        document = look.document
+        kinds = document.kinds
         above = np.flatnonzero(_titles(kinds[:sentence]))[-_TITLES:]
         if len(above) == _TITLES and above[0] != above[1] - 1:  # only if they follow each other
             above = above[1:]
         if kinds[sentence] == INTRODUCED:
             others = np.flatnonzero(kinds[:sentence] != INTRODUCED)
             above = np.union1d(above, others[-1:])
-        titles = np.concatenate([ids[:0], *(ids[bounds[t] : bounds[t + 1]] for t in above)])
-        return lay_around(ids, bounds, sentence, titles, longest, around, self._markers, prompt)
+        spans = (document.bounds[title : title + 2] for title in above)
+        titles = np.concatenate([document.ids[:0], *(document.ids[a:b] for a, b in spans)])
+        return lay_around(document, sentence, titles, longest, around, self._markers, prompt)
 
     def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""
         requests = [Request(row, np.arange(len(row))) for row in rows]
-        results = self._model.engine_for(form).run(requests)
-        return [np.asarray(result.hidden) for result in results]
+        return [np.asarray(read.hidden) for read in self._model.engine_for(form).run(requests)]
 
     def _conclude(
         self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float

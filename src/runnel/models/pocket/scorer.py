@@ -74,8 +74,8 @@ class VectorScorer:
         """Read queries, in order."""
         for result in self.model.engine_for(*self._forms).map(map(self._query_request, queries)):
             done = result.get()
-            width = self.model.backbone.hidden_size
-            vectors = normalize(np.asarray(done.means[0]).reshape(-1, width))
+            means = np.asarray(done.means[0])
+            vectors = normalize(means.reshape(-1, self.model.backbone.hidden_size))
             yield VectorQuery(done.tag, vectors[-1], vectors[0])
 
     def _query_request(self, query: str) -> Request:
@@ -120,8 +120,9 @@ class VectorScorer:
         progress: Progress | None = None,
     ) -> Iterator[SentenceVectors]:
         """Read documents to remember them; `precision` is of states, which there are none of."""
-        tokens = sentence_tokens(self.model, self.template, documents, language="auto")
-        return self.read(tokens, progress)
+        return self.read(
+            sentence_tokens(self.model, self.template, documents, language="auto"), progress
+        )
 
     def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""

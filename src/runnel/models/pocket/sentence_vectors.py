@@ -54,10 +54,7 @@ class SentenceVectors(Remembered):
         """
         if self.passages is not None:
             return _wide(*self.passages)
-        sums: np.ndarray = np.add.reduceat(
-            self.sums(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]
-        )
-        return sums
+        return np.add.reduceat(self.sums(), passages_of(self.bounds, backbone, prompt=prompt)[:-1])
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         values = {name: getattr(self, name) for name in _ARRAYS}
@@ -115,13 +112,17 @@ class SentenceSums:
 
     def result(self) -> SentenceVectors:
         """Return the document with its vectors; call it after the last token."""
-        tokens, found = self._tokens, self._sentences
-        passages = (
-            None if self._passages is None else (self._passages.vectors, self._passages.scales)
-        )
-        rounded = (found.vectors, found.scales)
+        tokens = self._tokens
+        passages = self._passages
         return SentenceVectors(
-            tokens.text, tokens.spans, tokens.ids, tokens.bounds, *rounded, tokens.kinds, passages
+            tokens.text,
+            tokens.spans,
+            tokens.ids,
+            tokens.bounds,
+            self._sentences.vectors,
+            self._sentences.scales,
+            tokens.kinds,
+            None if passages is None else (passages.vectors, passages.scales),
         )
 
 
