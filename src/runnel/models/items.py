@@ -12,7 +12,7 @@ import numpy as np
 from runnel.models.head import MARK_MATCH, MARK_QUERY, MARKS
 from runnel.models.model import Model
 from runnel.request import Request
-from runnel.text.sentences import SentenceTokens, TokenUnits
+from runnel.text.sentences import TokenUnits
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Item:
     request: Request
     cut: int = 0  # tokens of the document cut by `max_tokens`
     empty: bool = False  # the document of a pair has no token
-    sentences: SentenceTokens | TokenUnits | None = None  # None for a pair
+    sentences: TokenUnits | None = None  # None for a pair
     # (S,) float32, 1 for sentences that answer the query; None if unknown
     labels: np.ndarray | None = None
 

@@ -334,12 +334,13 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenUnits:
-    """The units of a text as ranges of its tokens, without the text: three fields of
-    `SentenceTokens`.
-    """
+    """The units of a text as ranges of its tokens, without the text."""
 
-    ids: np.ndarray
+    ids: np.ndarray  # (T,) int32 token ids of the whole text
+    # (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none
     bounds: np.ndarray
+    # (S,) int64: the token at which a unit is scored: its last one with a visible character, or its
+    # last one if none is visible. Meaningless for a unit without tokens.
     ends: np.ndarray
 
     @property
@@ -349,33 +350,22 @@ class TokenUnits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SentenceTokens:
+class SentenceTokens(TokenUnits):
     """The units of a text as ranges of its tokens."""
 
     text: str
     spans: np.ndarray  # (S, 2) int64 characters; they tile the text
-    ids: np.ndarray  # (T,) int32 token ids of the whole text
-    # (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none
-    bounds: np.ndarray
-    # (S,) int64: the token at which a unit is scored: its last one with a visible character, or its
-    # last one if none is visible. Meaningless for a unit without tokens.
-    ends: np.ndarray
     kinds: np.ndarray  # (S,) uint8: of sentences, as `sentence_kinds`; 0 for other units
-
-    @property
-    def full(self) -> np.ndarray:
-        """(S,) bool: the units with a token."""
-        return np.diff(self.bounds) > 0
 
     def part(self, first: int, last: int) -> SentenceTokens:
         """Return the units [first, last); their spans still refer to the whole text."""
         start = int(self.bounds[first])
         return SentenceTokens(
-            self.text,
-            self.spans[first:last],
             self.ids[start : self.bounds[last]],
             self.bounds[first : last + 1] - start,
             self.ends[first:last] - start,
+            self.text,
+            self.spans[first:last],
             self.kinds[first:last],
         )
 
@@ -460,7 +450,7 @@ def read_spans(
     bounds[0] = 0
     last = counts[1::2] - 1
     ends = np.where(last >= bounds[:-1], last, bounds[1:] - 1)
-    return SentenceTokens(text, spans, ids, bounds, ends, np.zeros(len(spans), np.uint8))
+    return SentenceTokens(ids, bounds, ends, text, spans, np.zeros(len(spans), np.uint8))
 
 
 def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
@@ -512,11 +502,11 @@ def _joined(units: SentenceTokens, least: int) -> SentenceTokens:
     last = np.array([*first[1:], count]) - 1
     spans = tile(units.spans[first, 0].tolist(), int(units.spans[-1, 1]))
     return SentenceTokens(
-        units.text,
-        spans,
         units.ids,
         units.bounds[[*first, count]],
         units.ends[last],
+        units.text,
+        spans,
         units.kinds[last],
     )
 

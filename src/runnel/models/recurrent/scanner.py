@@ -92,7 +92,7 @@ class ItemMaker:
     def item(
         self,
         query_ids: np.ndarray,
-        tokens: SentenceTokens | TokenUnits,
+        tokens: TokenUnits,
         labels: np.ndarray | None = None,
     ) -> Item:
         """Return a query and a document as one row."""
@@ -111,7 +111,7 @@ class ItemMaker:
         )
 
     def units(
-        self, query_ids: np.ndarray, tokens: SentenceTokens | TokenUnits
+        self, query_ids: np.ndarray, tokens: TokenUnits
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the
         sentences with a token.
