@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -17,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from runnel.backbones.checkpoint.finding import damaged_weights, find_checkpoint, read_config
 from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors
 from runnel.backbones.encoder.arrays import LOW_PRECISION, weight_shapes
-from runnel.backbones.encoder.config import EncoderBlocks, EncoderConfig
+from runnel.backbones.encoder.config import EncoderConfig, EncoderShape
 from runnel.config import valid_config
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError, needing
@@ -25,6 +24,7 @@ from runnel.hardware import available_memory, cores
 from runnel.models.checkpoint_facts import DTYPE_BYTES, CheckpointFacts, describe_tokenizer
 from runnel.models.description import Description
 from runnel.models.folder import BUILT_IN
+from runnel.models.pocket.heads import ArrayHead
 from runnel.ops.backend import gpu_name, has_native_bf16
 from runnel.ops.numba_math import count_threads
 from runnel.text.templates import Template
@@ -34,21 +34,6 @@ _TEXT_TOKENS = 512  # length of the text whose attention is counted
 _DTYPES = ("bfloat16", "float32")  # in which weights can be loaded
 # by the names that safetensors has for dtypes
 _NAMES = {"I8": "int8", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-# ends of the names of a head's weights that are no parameters: they are not trained with the rest
-_FIXED = ("calibration", "floor", "idf")
-
-
-class EncoderShape(EncoderBlocks):
-    """An encoder without weights, as far as an engine needs it to choose the length of a step."""
-
-    architecture = "encoder"
-    without_torch = True
-    plain = None
-    state_bytes = 0
-    device = SimpleNamespace(type="meta")
-
-    def __init__(self, config: EncoderConfig) -> None:
-        self.set_config(config)
 
 
 def describe_model(name: str) -> dict[str, Any]:
@@ -135,7 +120,7 @@ def _describe_parts(facts: CheckpointFacts, description: Description, name: str)
         }
     parameters: Counter[str] = Counter()
     for weight, shape in facts.heads.items():
-        if not weight.endswith(_FIXED):
+        if not weight.endswith(ArrayHead.fixed):
             parameters[weight.partition(".")[0]] += prod(shape)
     return {
         **describe_tokenizer(facts.folder, tokenizer),

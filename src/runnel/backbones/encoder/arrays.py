@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors, refuse_wrapped
 from runnel.backbones.config import digest_arrays, expect_ids
-from runnel.backbones.encoder.config import FORMS, EncoderBlocks, EncoderConfig, Form
+from runnel.backbones.encoder.config import FORMS, EncoderConfig, EncoderShape, Form
 from runnel.backbones.encoder.kernels import (
     add_layer_norm,
     attend,
@@ -153,7 +153,15 @@ class EncoderStep:
             (T, forms D).
         """
         with self._memory.lock:
-            work = self._begin(hidden, cu_seqlens)
+            # 1. What enters the first layer, in place of the embeddings: the residual stream.
+            lengths = np.diff(cu_seqlens)
+            hidden += self._positions[np.arange(cu_seqlens[-1]) - cu_seqlens[:-1].repeat(lengths)]
+            work = self._work(hidden, cu_seqlens, int(lengths.max(initial=0)))
+            work.out[...] = 0
+            with parallel():
+                nothing = np.zeros(hidden.shape[1], np.float32)
+                self._add_norm(work, hidden, nothing, self._norm, hidden)
+            # 2. The layers that all forms share, then the layers of each form.
             shared = self._config.shared_layers(forms) if len(forms) > 1 else 0
             self._read(work, self._forms["texts"][:shared], hidden)
             tokens, width = hidden.shape
@@ -168,16 +176,6 @@ class EncoderStep:
                             copy_rows(hidden, work.normed.array)
                 self._read(work, self._forms[form][shared:], out[:, i * width : (i + 1) * width])
             return out
-
-    def _begin(self, hidden: Floats, cu: NDArray[np.int64]) -> _Work:
-        """Write what enters the first layer to `hidden` (T, D), the residual stream."""
-        lengths = np.diff(cu)
-        hidden += self._positions[np.arange(cu[-1]) - cu[:-1].repeat(lengths)]
-        work = self._work(hidden, cu, int(lengths.max(initial=0)))
-        work.out[...] = 0
-        with parallel():
-            self._add_norm(work, hidden, np.zeros(hidden.shape[1], np.float32), self._norm, hidden)
-        return work
 
     def _read(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
         """Run layers; the residual stream moves to `target` (T, D), whose rows may be far apart, in
@@ -223,8 +221,7 @@ class EncoderStep:
         tokens = len(residual)
         low = self._in_8_bits or self._numbers is not np.float32
         widths = (3 * c.hidden_size, c.intermediate_size)
-        reserve = self._memory.array
-        wide = reserve("wide", tokens * max(widths), dtype=self._numbers)
+        wide = self._memory.array("wide", tokens * max(widths), dtype=self._numbers)
         qkv, up = (wide[: tokens * width].reshape(tokens, width) for width in widths)
         return _Work(
             residual=residual,
@@ -237,7 +234,7 @@ class EncoderStep:
                 if self._in_8_bits
                 else _rows(up)
             ),
-            out=reserve("out", tokens, c.hidden_size, dtype=self._numbers),
+            out=self._memory.array("out", tokens, c.hidden_size, dtype=self._numbers),
             cu_seqlens=cu_seqlens,
             attention=int(attention_memory(c.head_size, longest)[-1]),
         )
@@ -263,7 +260,7 @@ def _rows(numbers: NDArray[Any]) -> ProductInputs:
     return ProductInputs(numbers, np.empty((len(numbers), 0), np.float32))
 
 
-class ArrayEncoder(EncoderBlocks):
+class ArrayEncoder(EncoderShape):
     """An encoder in evaluation mode.
 
     Args:
@@ -276,13 +273,8 @@ class ArrayEncoder(EncoderBlocks):
         CheckpointError: the file's weights have other names, shapes or dtypes.
     """
 
-    architecture = "encoder"
-    without_torch = True
-    plain = None
-    state_bytes = 0
-
     def __init__(self, weights: Any, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
-        self.set_config(config)
+        super().__init__(config)
         self.folder = file.parent
         self.dtype = dtype
         self.device = SimpleNamespace(type="cpu", index=None)

@@ -4,6 +4,7 @@ without (`arrays.py`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Literal, get_args
 
 import numpy as np
@@ -115,3 +116,18 @@ class EncoderBlocks(Blocks):
         if self.config.begin_id is None:
             return np.array([len(ids)])
         return np.append(np.flatnonzero(ids[1:] == self.config.begin_id) + 1, len(ids))
+
+
+class EncoderShape(EncoderBlocks):
+    """An encoder without torch. Without weights, too, it is what an engine needs to choose the
+    length of a step.
+    """
+
+    architecture = "encoder"
+    without_torch = True
+    plain = None
+    state_bytes = 0
+    device = SimpleNamespace(type="meta")
+
+    def __init__(self, config: EncoderConfig) -> None:
+        self.set_config(config)
