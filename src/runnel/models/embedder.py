@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,18 +127,13 @@ class Embedder:
         vectors = quantize(truncated(vectors, truncate_dim or self.dimension), precision, ranges)
         return vectors[0] if single else vectors
 
-    def encode_query(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
+    def encode_query(self, texts: str | Iterable[str], **options: Any) -> np.ndarray:
         """Run `encode` with the model's query prompt, if it has one."""
-        return self._encode_with("query", texts, options)
+        return self.encode(texts, **{"prompt": self.model.prompts.get("query"), **options})
 
-    def encode_document(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
+    def encode_document(self, texts: str | Iterable[str], **options: Any) -> np.ndarray:
         """Run `encode` with the model's document prompt, if it has one."""
-        return self._encode_with("document", texts, options)
-
-    def _encode_with(
-        self, name: str, texts: str | Iterable[str], options: Mapping[str, Any]
-    ) -> np.ndarray:
-        return self.encode(texts, **{"prompt": self.model.prompts.get(name), **options})
+        return self.encode(texts, **{"prompt": self.model.prompts.get("document"), **options})
 
     def encode_stream(
         self,
@@ -281,8 +276,9 @@ class Embedder:
         if not len(spans):
             return np.empty((0, self.dimension), dtype=np.float32)
         prefix = self.model.prompt(prompt)
-        template = self.model.templates["document"]
-        encoded = template.encode(self.model.tokenizer, "document", prefix + text)
+        encoded = self.model.templates["document"].encode(
+            self.model.tokenizer, "document", prefix + text
+        )
         first, last = np.searchsorted(encoded.starts, spans.T + len(prefix))
         empty = np.flatnonzero(first >= last)
         if len(empty):

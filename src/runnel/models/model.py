@@ -152,14 +152,11 @@ class Model(ABC):
         its own.
         """
         self.engine = self.new_engine()
-        encoder = self.backbone
-        self._form_engines: dict[tuple[Form, ...], Engine] = {}
-        if isinstance(encoder, EncoderBlocks):
-            for forms in _READ_TOGETHER:
-                if encoder.config.own_layers(forms[-1]):
-                    self._form_engines[forms] = self.new_engine(
-                        read_blocks=partial(self.backbone.step_forms, forms=forms)
-                    )
+        self._form_engines = {
+            forms: self.new_engine(read_blocks=partial(self.backbone.step_forms, forms=forms))
+            for forms in (_READ_TOGETHER if isinstance(self.backbone, EncoderBlocks) else ())
+            if self.backbone.config.own_layers(forms[-1])
+        }
 
     def engine_for(self, *forms: Form) -> Engine:
         """Return the engine that reads the forms of one entry of `_READ_TOGETHER`, each in its part

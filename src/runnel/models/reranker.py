@@ -296,7 +296,6 @@ class Reranker:
             self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens
         )
         ids = rendered.ids
-        total = len(rendered.ids)
         empty = not len(document_ids)
         if self._head.inputs == "tokens":
             request = self._head.request_query(ids, rendered.slices["query"])
@@ -306,8 +305,9 @@ class Reranker:
         place = rendered.slices["document"]
         start = rendered.slices["query"].start
         marks, share = mark_pair(self.model, ids, start, query_ids, np.unique(ids[place]))
-        ranges = np.array([[place.start, start], [start, total]])
-        return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut, empty)
+        ranges = np.array([[place.start, start], [start, len(ids)]])
+        request = Request(ids, [len(ids) - 1], ranges, marks=marks, tag=share)
+        return Item(request, rendered.cut, empty)
 
     def _score(self, result: Result) -> float:
         from runnel.models.recurrent.units import unit_scores  # imports torch

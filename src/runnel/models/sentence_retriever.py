@@ -141,8 +141,13 @@ class SentenceRetriever:
         if window is None:
             (scored,) = self.second_look(list(self.scorer.scan(read, [tokens], progress)))
             scores = scored.scores
+        elif self._vectors is None:
+            scanner = cast("Scanner", self.scorer)
+            scores = scanner.window_scores(read, tokens, window, stride or 0, progress)
         else:
-            scores = self._scanner().window_scores(read, tokens, window, stride or 0, progress)
+            raise InputError(
+                "windows need a recurrent model; this model reads passages: do not give window"
+            )
         return Scored(tokens.text, tokens.spans[wanted], scores[wanted]).sentences()
 
     def retrieve(
@@ -182,8 +187,8 @@ class SentenceRetriever:
         """Score each of many documents, in order, as `score` does; the query is read once and its
         state forked over them.
         """
-        for scored in self.scan(query, documents, unit=unit, language=language, progress=progress):
-            yield scored.sentences()
+        scored = self.scan(query, documents, unit=unit, language=language, progress=progress)
+        return map(Scored.sentences, scored)
 
     def scan(
         self,
@@ -333,14 +338,6 @@ class SentenceRetriever:
         if self._vectors is None:
             raise no_vectors_error(self.model)
         return self._vectors
-
-    def _scanner(self) -> Scanner:
-        """Return the scorer with a state; raise InputError if there is none."""
-        if self._vectors is not None:
-            raise InputError(
-                "windows need a recurrent model; this model reads passages: do not give window"
-            )
-        return cast("Scanner", self.scorer)
 
     def _spans(
         self, text: str, spans: np.ndarray | Sequence[tuple[int, int]], language: str

@@ -121,11 +121,10 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
     """Return the head "embed", and "rerank" if the checkpoint has a state reranker."""
     where = str(checkpoint.folder)
     vector = {
-        name: tensor
+        name.removeprefix(_VECTOR): tensor
         for name, tensor in _named(checkpoint, "head.").items()
         if not name.startswith(_UNREAD)
     }
-    vector = {name.removeprefix(_VECTOR): tensor for name, tensor in vector.items()}
     with torch.device("meta"), NoRandomNumbers():
         embed = ResidualVector(checkpoint.backbone.hidden_size)
     heads = nn.ModuleDict({"embed": _filled(embed, vector, f"{where}, head.{_VECTOR}")})

@@ -206,8 +206,9 @@ def apply_choices(
         model.heads["embed"] = vector_head(pooling)
     if template is not None:
         before = "" if model.tokenizer.begin_id is None else "{begin}"
-        notation = pair_notation(template, folder, model.tokenizer, before)
-        model.templates["rerank"] = Template.parse(notation)
+        model.templates["rerank"] = Template.parse(
+            pair_notation(template, folder, model.tokenizer, before)
+        )
 
 
 def pair_notation(

@@ -73,8 +73,7 @@ class HeldHead(TorchHead):
         """Give `head` the weights that were trained or loaded."""
         held = self.state_dict()
         if not any(tensor.is_meta for tensor in held.values()):
-            arrays = {name: tensor.float().cpu().numpy() for name, tensor in held.items()}
-            self.head.load(arrays)
+            self.head.load({name: part.float().cpu().numpy() for name, part in held.items()})
 
     def forward(self, *inputs: Any) -> Any:
         """As of `head`, of arrays; training has `lab/training/vector_scores.py`."""

@@ -45,9 +45,5 @@ class UnitScores:
         if self._head.inputs != "matches":
             return self._head(hidden)
         lexical = torch.from_numpy(self._lexical[first : self._done]).to(hidden)
-        return self._head(_means(rows).to(hidden), hidden, self._other.to(hidden), lexical)
-
-
-def _means(rows: Tensor) -> Tensor:
-    """Return means (k, D) of rows of `RangeSums`."""
-    return rows[:, :-1] / rows[:, -1:]
+        means = rows[:, :-1] / rows[:, -1:]
+        return self._head(means.to(hidden), hidden, self._other.to(hidden), lexical)
