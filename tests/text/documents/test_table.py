@@ -3,15 +3,12 @@
 import pytest
 
 from runnel.text.documents.document import Canonical, DocumentText
-from runnel.text.documents.table import Table, row_words
+from runnel.text.documents.table import add_rows, row_words
 
 
 def rows_of(rows: list[list[str]], *, heads: int = 0, caption: str = "") -> DocumentText:
     canonical = Canonical()
-    table = Table(canonical, caption)
-    for number, row in enumerate(rows):
-        table.add_row(row, head=number < heads)
-    table.close()
+    add_rows(canonical, rows, [None] * len(rows), heads=heads, caption=caption)
     return canonical.finish("docx")
 
 

@@ -28,7 +28,7 @@ from runnel.text.documents.pdf_parts import (
 )
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Box, Word, words_of, words_of_text
-from runnel.text.documents.table import Table
+from runnel.text.documents.table import add_rows
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
@@ -248,8 +248,12 @@ class _Writer:
         self.page = 0
         self.waiting: list[_Entry] = []  # titles of the page that were not found yet
         self.before: PdfPart | None = None
-        self.table: Table | None = None
-        self.heads: list[list[str]] = []  # of the table
+        # the open table: its rows, the page of each, its caption, and how many rows are names
+        self.rows: list[list[str]] = []
+        self.pages: list[int] = []
+        self.caption = ""
+        self.named = 0
+        self.heads: list[list[str]] = []  # the rows that may be repeated on the next page
 
     def add(self, part: PdfPart) -> None:
         if part.page != self.page:
@@ -278,22 +282,20 @@ class _Writer:
     def _add_rows(self, part: PdfPart) -> None:
         """Add a table, or the rest of one that goes on from the page before."""
         before = self.before
-        heads = 0
-        if self.table is None or before is None or not part.continues(before):
+        if not self.rows or before is None or not part.continues(before):
             self.close_table()
-            caption = before.caption() if before and before.page == part.page else ""
-            self.table = Table(self.canonical, caption)
+            self.caption = before.caption() if before and before.page == part.page else ""
+            self.named = part.heads
             self.heads = part.rows[: max(1, part.heads)]
-            heads = part.heads
         elif part.rows[: len(self.heads)] == self.heads:
             part.rows = part.rows[len(self.heads) :]  # repeated on each page
-        for number, row in enumerate(part.rows):
-            self.table.add_row(row, head=number < heads)
+        self.rows += [[" ".join(cell.split()) for cell in row] for row in part.rows]
+        self.pages += [part.page] * len(part.rows)
 
     def close_table(self) -> None:
-        if self.table is not None:
-            self.table.close()
-            self.table = None
+        add_rows(self.canonical, self.rows, self.pages, heads=self.named, caption=self.caption)
+        self.rows = []
+        self.pages = []
 
 
 def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:

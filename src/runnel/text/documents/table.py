@@ -35,27 +35,6 @@ _LIST = 4  # rows with amounts, at least, of two columns with names
 _LEAST_COLUMNS = 3  # of a table whose first row is taken for names without being marked as such
 
 
-class Table:
-    """A table while it is read; `close` adds its rows to the canonical text."""
-
-    def __init__(self, canonical: Canonical, caption: str = "") -> None:
-        self._canonical = canonical
-        self._caption = caption
-        self._rows: list[list[str]] = []
-        self._pages: list[int | None] = []  # of the rows
-        self._heads = 0  # the first rows, which are marked as names
-
-    def add_row(self, cells: Sequence[str], *, head: bool = False) -> None:
-        """Add a row. `head`: the file says that its cells are names of columns."""
-        self._heads += head and self._heads == len(self._rows)
-        self._rows.append([" ".join(cell.split()) for cell in cells])
-        self._pages.append(self._canonical.page)
-
-    def close(self) -> None:
-        """Add the rows as blocks."""
-        add_rows(self._canonical, self._rows, self._pages, heads=self._heads, caption=self._caption)
-
-
 def add_rows(
     canonical: Canonical,
     rows: Sequence[Sequence[str]],
@@ -72,7 +51,8 @@ def add_rows(
     width = max(map(len, rows), default=0)
     heads = heads or count_names(rows) or int(_begins_with_names(rows, width))
     filled = [n for n in range(width) if any(n < len(row) and row[n] for row in rows)]
-    names = [_name(rows[:heads], column) for column in filled]
+    cells_above = [[row[n] for row in rows[:heads] if n < len(row) and row[n]] for n in filled]
+    names = [" ".join(dict.fromkeys(cells)) for cells in cells_above]
     lead = (" ".join(caption.split()), *(names if heads else ()))
     lead = lead if any(lead) else ()
     current = canonical.page
@@ -86,12 +66,6 @@ def add_rows(
             else:
                 canonical.add(text, "row", lead=lead)
     canonical.page = current
-
-
-def _name(heads: Sequence[Sequence[str]], column: int) -> str:
-    """Return the name of a column, from all rows of names."""
-    parts = [row[column] for row in heads if column < len(row) and row[column]]
-    return " ".join(dict.fromkeys(parts))
 
 
 def is_amount(text: str) -> bool:
@@ -112,15 +86,12 @@ def count_names(rows: Sequence[Sequence[str]]) -> int:
         names += 1
     below = [row for row in rows[names:] if sum(map(bool, row)) > 1]
     amounts = sum(any(map(is_amount, row[1:])) for row in below)
-    several = any(not any(row[:1]) or _has_equal(row) for row in rows[:names])
+    merged = any(a and a == b for row in rows[:names] for a, b in pairwise(row))
+    several = merged or not all(any(row[:1]) for row in rows[:names])
     most = _MOST_NAMES if several else 1
     if max(map(len, rows), default=0) < _LEAST_COLUMNS and amounts < max(_LIST, len(below)):
         return 0
     return names if names <= most and amounts and amounts * 2 >= len(below) else 0
-
-
-def _has_equal(row: Sequence[str]) -> bool:
-    return any(a and a == b for a, b in pairwise(row))
 
 
 def _begins_with_names(rows: Sequence[Sequence[str]], width: int) -> bool:
