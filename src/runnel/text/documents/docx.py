@@ -109,9 +109,6 @@ class _Styles:
             self._levels[key] = next((level for level in levels if level is not None), None)
         return self._levels[key]
 
-    def is_caption(self, key: str) -> bool:
-        return any(value_of(style, "name").lower() == CAPTION for style in self.chain(key))
-
 
 def _level(name: str) -> int | None:
     """Return the level that the name of a style says."""
@@ -254,7 +251,7 @@ class _Document:
             self.flow.add(text, CONTENTS)
         elif level is not None:
             self.flow.add(text, level=level)
-        elif self.styles.is_caption(style):
+        elif any(value_of(s, "name").lower() == CAPTION for s in self.styles.chain(style)):
             self.flow.add(text, CAPTION)
         else:
             self.flow.add(text, "item" if listed else "paragraph")

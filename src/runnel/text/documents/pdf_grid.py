@@ -153,8 +153,7 @@ def _closed(lines: np.ndarray) -> np.ndarray:
 
 def _level(lines: np.ndarray) -> np.ndarray:
     """(L,) bool: lines that are horizontal."""
-    level: np.ndarray = lines[:, 2] - lines[:, 0] > lines[:, 3] - lines[:, 1]
-    return level
+    return lines[:, 2] - lines[:, 0] > lines[:, 3] - lines[:, 1]
 
 
 def _cells(words: Sequence[Word], lines: np.ndarray) -> dict[_Cell, list[Word]]:
@@ -214,16 +213,15 @@ def _as_one(places: np.ndarray) -> list[float]:
     for number in range(1, len(known)):
         if known[number] - known[number - 1] <= _THIN:
             known[number] = known[number - 1]
-    one: list[float] = known[inverse].tolist()
-    return one
+    return known[inverse].tolist()
 
 
 def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
     """Return a table, in which a cell is in each row and column that it spans; None for frames
     around other things.
     """
-    columns = _places(cell.left for cell in cells)
-    rows = _places(-cell.top for cell in cells)
+    columns = sorted({cell.left for cell in cells})
+    rows = sorted({-cell.top for cell in cells})
     if len(columns) < 2 or len(rows) < 2:
         return None
     right = max(cell.right for cell in cells)
@@ -274,17 +272,13 @@ def _rows_of_cells(cells: list[list[Line]]) -> list[list[list[Line]]]:
     """Return the rows of a row: several, if the lines of a cell are numbers below each other, or
     two in each of several cells.
     """
-    numbers = [len(cell) for cell in cells if all(map(_is_number, cell))]
+    numbers = [len(cell) for cell in cells if all(NUMERIC.fullmatch(line.text) for line in cell)]
     if max(numbers, default=0) < _SAME_LINES and numbers.count(2) < _SAME_LINES:
         return [cells]
     column = {id(word): at for at, cell in enumerate(cells) for line in cell for word in line.words}
     rows = rows_of([word for cell in cells for line in cell for word in line.words])
     words = [[[w for w in row if column[id(w)] == at] for at in range(len(cells))] for row in rows]
     return [[[line_of(cell)] if cell else [] for cell in row] for row in words]
-
-
-def _is_number(line: Line) -> bool:
-    return NUMERIC.fullmatch(line.text) is not None
 
 
 def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:
@@ -320,10 +314,6 @@ def _extent(part: PdfPart) -> Box:
         max(word.right for word in part.words),
         max(word.top for word in part.words),
     )
-
-
-def _places(values: Iterable[float]) -> list[float]:
-    return sorted(set(values))
 
 
 def _is_several(cells: Sequence[Sequence[Line]]) -> bool:

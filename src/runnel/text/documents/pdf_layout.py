@@ -398,7 +398,7 @@ class _Region:
         states.append((end, common))
         best = _Run(0, start + 1, [])
         for end, gaps in reversed(states):
-            inner = self._inner(gaps)
+            inner = [(a, b) for a, b in gaps if a > self.left and b < self.right]
             if end - start > 1 and (end - start) * len(inner) > best.score:
                 counts = [_both_sides(gap, rows[start:end]) for gap in inner]
                 if sum(counts) > best.score:
@@ -419,10 +419,6 @@ class _Region:
         phrase = row.is_phrase and width < _TITLE * (self.right - self.left)
         below = self.rows[number + 1].shared(common) if number + 1 < len(self.rows) else []
         return phrase and len(below) == len(common)
-
-    def _inner(self, gaps: list[Gap]) -> list[Gap]:
-        """Return the gaps that are not at a side."""
-        return [(a, b) for a, b in gaps if a > self.left and b < self.right]
 
     def _is_code(self, rows: list[_Row], gaps: list[Gap]) -> bool:
         """Return whether rows are lines of a program. Numbers in columns are none, whatever their
