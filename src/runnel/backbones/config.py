@@ -52,8 +52,8 @@ class BackboneConfig:
 
     def expect_multiple(self, name: str, of: str) -> None:
         """Raise InputError unless the value of `name` is a multiple of that of `of`."""
-        is_multiple = getattr(self, name) % getattr(self, of) == 0
-        self.expect(is_multiple, name, of, rule="a multiple of the latter")
+        rest = getattr(self, name) % getattr(self, of)
+        self.expect(rest == 0, name, of, rule="a multiple of the latter")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -183,5 +183,14 @@ class ResidualStream(NamedTuple):
         squares = self.nothing if squares is None else squares
         with parallel():
             scratch = self.memory.scratch("row", self.array.shape[1])
-            given = (self.array, self.out.array, squares, count, weight, self.eps)
-            add_rms_norm(*given, out, scales, scratch)
+            add_rms_norm(
+                self.array,
+                self.out.array,
+                squares,
+                count,
+                weight,
+                self.eps,
+                out,
+                scales,
+                scratch,
+            )

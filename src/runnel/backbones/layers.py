@@ -134,9 +134,8 @@ def init_dt_bias(channels: int) -> Tensor:
     On the CPU even where the default device is meta: arithmetic on meta tensors imports torch's
     compiler, which takes seconds.
     """
-    low = math.log(_DT_MIN)
-    high = math.log(_DT_MAX)
-    dt = torch.empty(channels, device="cpu").uniform_(low, high).exp().clamp(min=_DT_FLOOR)
+    logs = torch.empty(channels, device="cpu").uniform_(math.log(_DT_MIN), math.log(_DT_MAX))
+    dt = logs.exp().clamp(min=_DT_FLOOR)
     return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus
 
 

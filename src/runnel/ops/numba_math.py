@@ -40,30 +40,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _features() -> frozenset[str]:
-    """Return LLVM's names of the instructions that numba's code may use: those of the processor,
-    unless configured.
-    """
-    listed = numba.config.CPU_FEATURES
-    if listed is None:
-        listed = get_host_cpu_features()  # without AVX where NUMBA_ENABLE_AVX excludes it
-    return frozenset(name[1:] for name in listed.split(",") if name.startswith("+"))
-
-
-FEATURES = _features()
-
-
-def _problem() -> str | None:
-    """Return why kernels cannot run in this process, or None if they can."""
-    if numba.config.DISABLE_JIT:
-        return "NUMBA_DISABLE_JIT is set"
+_LISTED = numba.config.CPU_FEATURES
+if _LISTED is None:
+    _LISTED = get_host_cpu_features()  # without AVX where NUMBA_ENABLE_AVX excludes it
+# LLVM's names of the instructions that numba's code may use: those of the processor, unless
+# configured
+FEATURES = frozenset(name[1:] for name in _LISTED.split(",") if name.startswith("+"))
+PROBLEM: str | None = None  # why kernels cannot run in this process
+if numba.config.DISABLE_JIT:
+    PROBLEM = "NUMBA_DISABLE_JIT is set"
+elif platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
     # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
-    if platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
-        return "the processor has no FMA instructions, or numba is configured not to use them"
-    return None
-
-
-PROBLEM = _problem()
+    PROBLEM = "the processor has no FMA instructions, or numba is configured not to use them"
 
 
 def _load_index(self: IndexDataCacheFile) -> Any:

@@ -75,8 +75,8 @@ class Grid:
         self.first = torch.from_numpy(Chunks.of(cu.numpy(), self.chunk).first)  # (S+1,)
         self.count = int(self.first[-1])  # N
         sequence = sequence_of_token(cu)
-        slot = self.first[sequence] * self.chunk + torch.arange(sequence.numel()) - cu[sequence]
-        self._slot = slot.to(device)
+        begin = self.first[sequence] * self.chunk - cu[sequence]
+        self._slot = (begin + torch.arange(sequence.numel())).to(device)
         self._dtype = dtype
         self._device = device
 

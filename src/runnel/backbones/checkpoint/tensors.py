@@ -104,12 +104,11 @@ def open_file(path: Path) -> dict[str, Stored]:
         raise damaged_weights(path, error) from error
     if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
         lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
-        whole = {
-            key
+        content |= {
+            key: torch.tensor(value)
             for key, value in lists.items()
             if all(type(number) is int and abs(number) < 1 << 31 for number in value)
         }
-        content |= {key: torch.tensor(lists[key]) for key in whole}
     if not isinstance(content, dict) or not all(
         isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()
     ):

@@ -101,8 +101,9 @@ class Mamba2Mixer(nn.Module):
         z, xbc, dt = apply_linear(self.in_proj, u).split(
             [c.inner_size, c.conv_channels, c.num_heads], dim=-1
         )
-        conv_weight = self.conv1d.weight.squeeze(1)
-        xbc, conv = causal_conv1d(xbc, conv_weight, self.conv1d.bias, cu_seqlens, conv)
+        xbc, conv = causal_conv1d(
+            xbc, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv
+        )
         x, b, C = xbc.split(
             [c.inner_size, c.groups * c.state_size, c.groups * c.state_size], dim=-1
         )
