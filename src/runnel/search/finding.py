@@ -346,10 +346,8 @@ def _vectors(
             tokens += len(vectors.ids)
             if cache is not None and source.content is not None:
                 # Documents are encoded together, so each has its share of the time.
-                encoding = (
-                    (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
-                )
-                seconds = source.seconds + encoding
+                share = len(vectors.ids) / max(1, tokens)
+                seconds = source.seconds + (time.perf_counter() - start - parsing) * share
                 cache.put(source.file, source.content, source.document, vectors, seconds)
             yield vectors
 

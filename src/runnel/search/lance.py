@@ -114,8 +114,8 @@ class LanceStore:
                     mode = "overwrite" if name in tables else "create"
                     database.create_table(name, schema=schema, mode=mode)
                 content = {name: database.open_table(name) for name in _CONTENT}
-                row = _commit_row(0, content, "create")
-                database.create_table("commits", commit_table([row], settings))
+                rows = [_commit_row(0, content, "create")]
+                database.create_table("commits", commit_table(rows, settings))
             return cls(uri, database, settings)
 
     @classmethod

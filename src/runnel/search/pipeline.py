@@ -237,8 +237,11 @@ class Pipeline:
                 "this index's model has no sentence head; use another model to score sentences"
             )
         language = self._store.settings.language
-        contents = self._contents([document])
-        return next(self._retriever.scan(query, contents, language=language, progress=progress))
+        return next(
+            self._retriever.scan(
+                query, self._contents([document]), language=language, progress=progress
+            )
+        )
 
     def _documents_to_rerank(self, rerank: int | None) -> int:
         if rerank is None:
