@@ -47,7 +47,7 @@ def taught(data: Path, documents: int) -> Iterator[Document]:
         part = text[start : start + _CHARACTERS]
         asked = [question for question in found.questions if question.document == name]
         (memory,) = teacher.remember([part])
-        questions = []
+        questions: list[Question] = []
         for place in rng.permutation(len(asked)).tolist():
             spans = np.array(asked[place].spans) - start
             ends, starts = memory.spans[:, 1], memory.spans[:, 0]
@@ -81,7 +81,7 @@ class Continued(nn.Module):
         item = self.maker.item(question.ids, units)
         assert item.request.positions is not None
         last = len(item.request.ids) - 1
-        positions = np.minimum(item.request.positions + self.later, last)
+        positions = np.minimum(np.asarray(item.request.positions) + self.later, last)
         return replace(item, request=replace(item.request, positions=positions))
 
     def forward(self, documents: Sequence[tuple[Document, Question]]) -> list[Tensor]:

@@ -189,6 +189,7 @@ class Replaced(nn.Module):
         order = backwards(row.blocks)
         losses = []
         for own in self.layers:
+            assert isinstance(own, ReplacedLayer)
             layer = own.layer
             with torch.no_grad():
                 attended = layer.out(layer._attend(layer.qkv(hidden), packing))

@@ -134,10 +134,17 @@ def replaced_loss(model: Replaced, row: Row, share: float) -> Tensor:
     return (hidden - wanted).square().mean() / wanted.square().mean() + 5 * away.mean()
 
 
-def pairs(documents: Sequence[Document], seed: int) -> Iterator[tuple[Document, Question]]:
+class Pair(NamedTuple):
+    """A document and a question that pocket has answered."""
+
+    document: Document
+    question: Question
+
+
+def pairs(documents: Sequence[Document], seed: int) -> Iterator[Pair]:
     """Yield documents with one of their questions without end."""
     rng = np.random.default_rng(seed)
-    asked = [(document, question) for document in documents for question in document.questions]
+    asked = [Pair(document, question) for document in documents for question in document.questions]
     while True:
         for number in rng.permutation(len(asked)).tolist():
             yield asked[number]
@@ -174,7 +181,9 @@ class Training:
     def run(self, documents: Sequence[Document]) -> None:
         """Train until the tokens are read; log the loss."""
         taught = isinstance(self.model, Continued)
-        stream = pairs(documents, seed=0) if taught else rows(documents, seed=0)
+        stream: Iterator[Pair | Row] = rows(documents, seed=0)
+        if taught:
+            stream = pairs(documents, seed=0)
         for _ in range(self.step):
             next(stream)
         losses = []
@@ -203,13 +212,14 @@ class Training:
                 self.save()
         self.save()
 
-    def _loss(self, row: Row | tuple[Document, Question], share: float) -> tuple[Tensor, int]:
+    def _loss(self, row: Pair | Row, share: float) -> tuple[Tensor, int]:
         """Return the loss of a row and its tokens."""
-        if isinstance(self.model, Continued):
-            document, question = row
-            return taught_loss(self.model, document, question), len(document.ids)
+        if isinstance(row, Pair):
+            assert isinstance(self.model, Continued)
+            return taught_loss(self.model, row.document, row.question), len(row.document.ids)
         if isinstance(self.model, Replaced):
             return replaced_loss(self.model, row, share), row.tokens
+        assert isinstance(self.model, WithMemory)
         return memory_loss(self.model, row, keep=self.step % 4 == 0), row.tokens
 
     def save(self) -> None:

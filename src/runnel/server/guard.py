@@ -81,7 +81,7 @@ class Guard:
         client = headers.get("authorization", "") if self._keys else address
         body = _Body(self, client, receive)
         # routes answer GET alone; uvicorn leaves the content out
-        asked = scope | {"method": "GET"} if scope["method"] == "HEAD" else scope
+        asked = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
 
         async def respond(message: Message) -> None:
             nonlocal status, dropped

@@ -113,6 +113,9 @@ class SentenceSums:
     def result(self) -> SentenceVectors:
         """Return the document with its vectors; call it after the last token."""
         tokens = self._tokens
+        passages = None
+        if self._passages is not None:
+            passages = (self._passages.vectors, self._passages.scales)
         return SentenceVectors(
             tokens.text,
             tokens.spans,
@@ -121,7 +124,7 @@ class SentenceSums:
             self._sentences.vectors,
             self._sentences.scales,
             tokens.kinds,
-            self._passages and (self._passages.vectors, self._passages.scales),
+            passages,
         )
 
 
