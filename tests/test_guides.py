@@ -63,8 +63,7 @@ def write(path, content):
 def call(run, command):
     program, *arguments = shlex.split(command, comments=True)
     assert program == "runnel"
-    done = run(*arguments).ok()
-    return done.out
+    return run(*arguments).ok().out
 
 
 def numbers(text):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.children import GIVE_UP_S, PATHS, wait_for
-from helpers.qa_files import write_rows
+from helpers.files import write_files
 
 from benchmarks import control
 from benchmarks.control import read_experiment, run_experiment
@@ -65,19 +65,19 @@ def write_experiment(place, text=FILE):
         for b in words
         if a < b
     ]
-    data = place / "data"
-    for name, column in (("queries", 0), ("corpus", 1)):
-        write_rows(
-            data / "task" / f"{name}.jsonl",
-            [{"_id": f"{n}", "text": pair[column]} for n, pair in enumerate(pairs[:10])],
-        )
-    (data / "task" / "qrels").mkdir()
-    (data / "pairs.csv").write_text(
-        "query,positive\n" + "".join(f'{q},"{d}"\n' for q, d in pairs[10:])
+    write_files(
+        place,
+        {
+            "data/task/queries.jsonl": [{"_id": f"{n}", "text": pairs[n][0]} for n in range(10)],
+            "data/task/corpus.jsonl": [{"_id": f"{n}", "text": pairs[n][1]} for n in range(10)],
+            "data/task/qrels/test.tsv": [
+                "query-id\tcorpus-id\tscore",
+                *(f"{n}\t{n}\t1" for n in range(10)),
+            ],
+            "data/pairs.csv": ["query,positive", *(f'{q},"{d}"' for q, d in pairs[10:])],
+            "experiment.toml": text,
+        },
     )
-    judged = "".join(f"{n}\t{n}\t1\n" for n in range(10))
-    (data / "task" / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    (place / "experiment.toml").write_text(text)
     return place
 
 

@@ -552,8 +552,7 @@ def test_mteb_reports_scores_and_means_and_resumes(run, mocks, tmp_path):
         "--prompt",
         TEMPLATE,
     )
-    done = run(*command, "--json").ok()
-    found = json.loads(done.out)
+    found = json.loads(run(*command, "--json").ok().out)
     scores = [one["score"] for one in found["results"]]
     assert [one["type"] for one in found["results"]] == ["Retrieval", "Reranking", "STS"]
     assert (

@@ -62,8 +62,7 @@ def embedder(monkeypatch):
 
 
 def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
-    done = run(*pairs, "--number", 3, "--ranks", "1-10", "--json").ok()
-    facts = json.loads(done.out)
+    facts = json.loads(run(*pairs, "--number", 3, "--ranks", "1-10", "--json").ok().out)
     assert (facts["examples"], facts["drawn"], facts["examples_with_fewer"]) == (40, 120, 0)
     assert (
         facts["ranks"] == [1, 10]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.qa_files import write_rows
+from helpers.files import write_files
 from helpers.tiny import tiny_model
 
 from runnel import Embedder
@@ -62,14 +62,16 @@ def folder(tmp_path, monkeypatch):
     tiny_model(tmp_path / "model").save(tmp_path / "model")
     corpus = [{"_id": f"d{n}", "text": text} for n, text in enumerate(texts(40))]
     corpus[7]["text"] = " "
-    write_rows(tmp_path / "set" / "corpus.jsonl", corpus)
-    write_rows(
-        tmp_path / "set" / "queries.jsonl",
-        [{"_id": f"q{n}", "text": texts(40)[n][:9]} for n in range(9, 20)],
-    )
-    (tmp_path / "set" / "qrels").mkdir()
-    (tmp_path / "set" / "qrels" / "train.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(9, 20))
+    write_files(
+        tmp_path / "set",
+        {
+            "corpus.jsonl": corpus,
+            "queries.jsonl": [{"_id": f"q{n}", "text": texts(40)[n][:9]} for n in range(9, 20)],
+            "qrels/train.tsv": [
+                "query-id\tcorpus-id\tscore",
+                *(f"q{n}\td{n}\t1" for n in range(9, 20)),
+            ],
+        },
     )
     return tmp_path
 
