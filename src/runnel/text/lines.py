@@ -4,7 +4,6 @@ in them.
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import io
 import json
@@ -96,22 +95,14 @@ class Lines:
         content = unpacked(self._file, self.name)
         if self.encoding is None:
             head = content.peek(4)  # type: ignore[attr-defined]
-            self.encoding = marked_encoding(head) or self._guessed(content)
+            self.encoding = marked_encoding(head) or "utf-8"
+            if self.encoding == "utf-8" and content.seekable():
+                begin = content.read(_LOOK)
+                content.seek(0)
+                guess = decode(begin[: begin.rfind(b"\n") + 1], self.name)
+                self.encoding = guess.encoding
+                self.warning = guess.warning
         return io.TextIOWrapper(content, self.encoding, newline=self._newline)
-
-    def _guessed(self, content: BinaryIO) -> str:
-        """Return UTF-8, or the encoding that a text that is not UTF-8 seems to have."""
-        if not content.seekable():
-            return "utf-8"
-        begin = content.read(_LOOK)
-        content.seek(0)
-        try:
-            codecs.getincrementaldecoder("utf-8")().decode(begin)
-        except UnicodeDecodeError:
-            guess = decode(begin, self.name)
-            self.warning = guess.warning
-            return guess.encoding
-        return "utf-8"
 
     def place(self, number: int) -> LinePlace:
         return LinePlace(self, number)

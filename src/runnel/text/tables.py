@@ -1,8 +1,9 @@
 """Read rows of csv and tsv files, in the same way for every command and for training.
 
 csv has a first line of column names, perhaps below a line "sep=;" and lines of a title, which have
-one value. Rows have as many values as most of the first rows; values beyond the last column belong
-to it, as in a text with a comma that should be in quotes. Where quotes are wrong, a line is a row.
+one value, or fewer than the table below an empty line. Rows have as many values as most of the
+first rows; values beyond the last column belong to it, as in a text with a comma that should be in
+quotes. Where quotes are wrong, a line is a row.
 
 tsv has a first line of names if a column is called "text", or if there are not two columns.
 Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the
@@ -25,8 +26,6 @@ PARQUET = b"PAR1"  # first bytes of a parquet file
 _LONGEST = 2**31 - 1  # of a value; Python's own limit, 128 KiB, is too small for many documents
 _MOST_LINES = 10_000  # of a value in quotes; after more the quote is taken for one without an end
 _SAMPLE = 20  # lines that tell the delimiter and the width
-_NUMBER = re.compile(r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*")
-_PROTECTED = re.compile(r'="([^"]*)"')  # digits that a spreadsheet program keeps as they are
 _SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)
 
 
@@ -90,14 +89,11 @@ def read_table(
     every = chain(sample, rest)
     rows = _parsed(lines, every, 1 if separator else 0, form, width, strict)
     title: list[str] = []
-    number, heads, problem = next(rows, (0, [], ""))
+    _, heads, problem = next(rows, (0, [], ""))
     while width > 1 and (above > 0 or sum(map(bool, heads)) == 1) and len(title) < _SAMPLE:
         title += filter(None, heads)
         above -= 1
-        number, heads, problem = next(rows, (0, [], ""))
-    if width and heads and all(map(_NUMBER.fullmatch, heads)):  # no names
-        rows = chain([(number, heads, problem)], rows)
-        heads = []
+        _, heads, problem = next(rows, (0, [], ""))
     table = CsvTable(_unique(heads, width), iter(()), {}, " ".join(title))
     values = _values(lines, rows, table, delimiter, width, strict, problem)
     return table._replace(rows=values)
@@ -279,8 +275,6 @@ def _values(
             problems.append(count)
         if any(problems):
             table.problems[number] = "; ".join(filter(None, problems))
-        if not strict:
-            row = [_PROTECTED.sub(r"\1", value) for value in row]
         while len(row) > columns and not row[-1]:
             row.pop()
         if len(row) > columns:

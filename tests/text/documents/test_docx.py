@@ -400,10 +400,10 @@ def test_10_000_columns(tmp_path):
 # ---- more of what is on the page -----------------------------------------------------------------
 
 
-def test_struck_text_and_hidden_rows_and_deleted_cells_are_left_out(tmp_path):
+def test_struck_text_and_deleted_cells_are_left_out(tmp_path):
     cells = p("a"), p("b"), f"<w:tcPr><w:cellDel/></w:tcPr>{p('gone')}"
     row = "".join(f"<w:tc>{cell}</w:tc>" for cell in cells)
-    rows = f"<w:tr>{row}</w:tr><w:tr><w:trPr><w:hidden/></w:trPr>{row}</w:tr>"
+    rows = f"<w:tr>{row}</w:tr>"
     shown_field = '<w:sdt><w:sdtPr><w:showingPlcHdr w:val="0"/></w:sdtPr>'
     body = (
         p(run("due in ") + run("May", "<w:strike/>") + run("June", '<w:dstrike w:val="0"/>'))
@@ -411,7 +411,7 @@ def test_struck_text_and_hidden_rows_and_deleted_cells_are_left_out(tmp_path):
     )
     document = read(tmp_path, body)
     assert texts(document) == ["due in June", "typed", "a | b"]
-    assert "6" in document.warnings[0] and "3" in document.warnings[1]
+    assert len(document.warnings) == 1 and "3" in document.warnings[0]
 
 
 def test_numbers_of_empty_cells_and_legal_numbers_with_a_zero(tmp_path):
@@ -425,33 +425,6 @@ def test_numbers_of_empty_cells_and_legal_numbers_with_a_zero(tmp_path):
     assert texts(read(tmp_path, body, numbering=numbering)) == [
         *("No. | Part", "1. | ring", "2. | nut", "Article I Price", "1.01 Sum")
     ]
-
-
-MATH = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
-
-
-@pytest.mark.parametrize(
-    ("inside", "text"),
-    [
-        ("<m:f><m:num>{U}</m:num><m:den>{R}</m:den></m:f>", "U/R"),
-        ("<m:f><m:num>{a+b}</m:num><m:den>{c}</m:den></m:f>{d}", "(a+b)/c d"),
-        ("{2}<m:sSup><m:e>{x}</m:e><m:sup>{2n}</m:sup></m:sSup>", "2x^2n"),
-        ("<m:sSub><m:e>{x}</m:e><m:sub>{i+1}</m:sub></m:sSub>", "x_(i+1)"),
-        ("<m:rad><m:deg/><m:e>{y+1}</m:e></m:rad>", "√(y+1)"),
-        (
-            '<m:nary><m:naryPr><m:chr m:val="∑"/></m:naryPr><m:sub>{i}</m:sub><m:sup>{n}</m:sup>'
-            "<m:e>{ x}</m:e></m:nary>",
-            "∑_i^n x",
-        ),
-        ('<m:d><m:dPr><m:begChr m:val="["/></m:dPr><m:e>{x}</m:e></m:d>', "[x)"),
-        ("<m:f>" * 3000 + "{x}" + "</m:f>" * 3000, "x"),
-    ],
-    ids=str,
-)
-def test_formulas_are_read_in_one_line(tmp_path, inside, text):
-    inside = inside.replace("{", "<m:r><m:t>").replace("}", "</m:t></m:r>")
-    body = f"<w:p {MATH}>{run('P=')}<m:oMath>{inside}</m:oMath>{run('.')}</w:p>"
-    assert texts(read(tmp_path, body)) == [f"P={text}."]
 
 
 def test_a_bold_first_row_names_the_columns(tmp_path):

@@ -369,9 +369,8 @@ def test_numbers_of_printed_pages_do_not_cut_sentences():
         ),
         ('<h2>Age<span class="mw-editsection">[<a href="e">edit</a>]</span></h2>', "Age"),
         (
-            '<p><input type="checkbox" checked>paid <input type="checkbox" disabled>open'
-            ' <input type="checkbox">menu</p>',
-            "\u2612 paid \u2610 open menu",
+            '<p><input type="checkbox" checked>paid <input type="checkbox">open</p>',
+            "\u2612 paid open",
         ),
     ],
 )

@@ -131,16 +131,10 @@ def test_limits(read):
         read(message(body="word " * 1000), Limits(unpacked_bytes=1000))
 
 
-def test_a_saved_page_and_an_empty_file_have_no_subject_and_a_report_is_named(read):
+def test_a_saved_page_and_an_empty_file_have_no_subject(read):
     page = (
         b"MIME-Version: 1.0\nContent-Type: multipart/related; boundary=x\n\n--x\n"
         b"Content-Type: text/html\n\n<p>The key is here.</p>\n--x--\n"
     )
     assert shown(read(page)) == [("paragraph", "The key is here.")]
     assert not read(b"").text and read(b"").warnings
-    report = (
-        b"From: a@example.org\nMIME-Version: 1.0\nContent-Type: multipart/report; boundary=x\n\n--x\n"
-        b"Content-Type: text/plain\n\nNot delivered.\n--x\nContent-Type: message/delivery-status\n\n"
-        b"Status: 5.2.2\n--x--\n"
-    )
-    assert "delivery-status" in read(report).text and read(report).warnings

@@ -498,9 +498,3 @@ def test_csv_of_spreadsheet_programs_and_banks(rows):
         "Tag: 2. 11.\nZweck: Lohn\nBetrag: 2.400,00",
     ]
     assert rows("a.csv", "# by Ana\n# in May\nname,value\nx,1\n") == [("1", "name: x\nvalue: 1")]
-    assert rows("a.csv", 'code,zip\n="007",="01234"\n') == [("1", "code: 007\nzip: 01234")]
-    assert [text for _, text in rows("a.csv", "1,2.5\n3,4\n")] == [
-        "column 1: 1\ncolumn 2: 2.5",
-        "column 1: 3\ncolumn 2: 4",
-    ]
-    assert rows("a.csv", "2025,2026\n3,4\n") == [("1", "2025: 3\n2026: 4")]

@@ -37,7 +37,6 @@ _TEXTS = frozenset("text body content contents description value summary message
 _HTML = re.compile(r"</[a-z][a-z0-9]{0,9}>|<(?:br|p|hr)[ /]*>", re.IGNORECASE)
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
 _PARAGRAPHS = re.compile(r"\n\s*\n")
-_BREAKS = ("br", "lb", "break", "cr")  # elements that end a line
 _CONSTANTS = {None: "", True: "true", False: "false"}
 
 
@@ -167,9 +166,8 @@ def _is_record(value: Any) -> bool:
 def _value(element: ElementTree.Element) -> Value:
     """Return an element's text, or its attributes and elements; equal neighbors are a list."""
     if any(text and text.strip() for text in (element.text, *(child.tail for child in element))):
-        for part in element.iter():
-            if tag(part) in _BREAKS:
-                part.tail = f" {part.tail or ''}"
+        for line_end in (*element.findall(".//{*}br"), *element.findall(".//{*}lb")):
+            line_end.tail = f" {line_end.tail or ''}"
         text = "".join(element.itertext())
         return text if len(element) == 0 else " ".join(text.split())
     pairs: list[tuple[str, Any]] = [

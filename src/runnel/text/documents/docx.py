@@ -9,12 +9,12 @@ from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
-from runnel.text.documents.formulas import formula
 from runnel.text.documents.numbering import Numbering, numeral
 from runnel.text.documents.parts import (
     Archive,
     attribute,
     first,
+    length_of,
     paragraphs,
     parse,
     related,
@@ -36,9 +36,9 @@ _LEFT_OUT = (*_REMOVED, "rt")  # the last: readings of ruby
 _VANISH = "{*}rPr/{*}vanish"
 _BOLD = "{*}rPr/{*}b"
 _OFF = ("0", "false", "none")
-# elements that are not shown because of one of these properties
+# elements that are not shown because of a property; the last: an empty field of a form
 _UNSHOWN = {
-    "tr": ("{*}trPr/{*}del", "{*}trPr/{*}hidden"),
+    "tr": ("{*}trPr/{*}del",),
     "tc": ("{*}tcPr/{*}cellDel",),
     "sdt": ("{*}sdtPr/{*}showingPlcHdr",),
 }
@@ -118,9 +118,6 @@ class _Styles:
             self._levels[key] = next((level for level in levels if level is not None), None)
         return self._levels[key]
 
-    def is_caption(self, key: str) -> bool:
-        return any(value_of(style, "name").lower() == CAPTION for style in self.chain(key))
-
 
 def _is_on(element: Element) -> bool:
     """Return whether a property that is on or off is on."""
@@ -177,7 +174,10 @@ class _Document:
             root, self._is_left_out, self._written, self._is_raised
         ):
             name = tag(element)
-            if event == "text" and _loses_end(element):
+            # the end of a paragraph was deleted or moved away: it goes on in the next
+            if event == "text" and any(
+                tag(change) in _REMOVED for change in element.findall("{*}pPr/{*}rPr/*")
+            ):
                 kept += text
             elif event == "text":
                 self._add(element, kept + text, note)
@@ -200,29 +200,21 @@ class _Document:
         elif name == "r":
             fonts = element.find("{*}rPr/{*}rFonts")
             self._font = "" if fonts is None else attribute(fonts, "ascii")
-            return self._is_hidden(element) or self._is_struck(element)
-        if name in _UNSHOWN:
-            # also an empty field of a form, with the advice to fill it
-            states = (element.find(path) for path in _UNSHOWN[name])
-            unshown = any(state is not None and _is_on(state) for state in states)
-            self.omitted["hidden"] += unshown and name == "tr" and _length(element)
-            return unshown
-        return False
+            why = self._why_unseen(element)
+            self.omitted[why] += length_of(element) if why else 0
+            return why != ""
+        states = (element.find(path) for path in _UNSHOWN.get(name, ()))
+        return any(state is not None and _is_on(state) for state in states)
 
-    def _is_hidden(self, run: Element) -> bool:
-        """Return whether a run is hidden text, and count its characters if it is."""
-        own = run.find(_VANISH)
-        hidden = self.styles.is_on(value_of(run, "rPr/rStyle"), _VANISH, own)
-        hidden = hidden or (own is None and self._in_hidden_style)
-        self.omitted["hidden"] += hidden and _length(run)
-        return hidden
-
-    def _is_struck(self, run: Element) -> bool:
-        """Return whether a run is struck through, and count its characters if it is."""
+    def _why_unseen(self, run: Element) -> str:
+        """Return "hidden" or "deleted" for a run that is hidden or struck through, else ""."""
         style = value_of(run, "rPr/rStyle")
-        struck = any(self.styles.is_on(style, path, run.find(path)) for path in _STRUCK)
-        self.omitted["deleted"] += struck and _length(run)
-        return struck
+        own = run.find(_VANISH)
+        if self.styles.is_on(style, _VANISH, own) or (own is None and self._in_hidden_style):
+            return "hidden"
+        if any(self.styles.is_on(style, path, run.find(path)) for path in _STRUCK):
+            return "deleted"
+        return ""
 
     def _is_raised(self, run: Element) -> bool:
         own = value_of(run, "rPr/vertAlign")
@@ -230,7 +222,7 @@ class _Document:
         return (own or self.styles.value(style, "rPr/vertAlign")) == "superscript"
 
     def _written(self, element: Element) -> str | None:
-        """Return what a symbol, a formula, the mark of a note or a form field stands for."""
+        """Return what a symbol, the mark of a note or a form field stands for."""
         name = tag(element)
         if name == "t":
             signs = element.text or ""
@@ -246,9 +238,6 @@ class _Document:
             return text
         if name == "ffData":
             return _field_value(element)
-        if name == "oMath":
-            self._unused.update(map(id, element))
-            return formula(element)
         note = _note(element)
         if note is None:
             return None
@@ -279,7 +268,7 @@ class _Document:
             self.flow.add(text, CONTENTS)
         elif level is not None:
             self.flow.add(text, level=level)
-        elif self.styles.is_caption(style):
+        elif any(value_of(base, "name").lower() == CAPTION for base in self.styles.chain(style)):
             self.flow.add(text, CAPTION)
         else:
             self.flow.add(text, "item" if listed else "paragraph")
@@ -330,17 +319,6 @@ class _Document:
         if part is not None and part[0] == "diagramData":
             for event, _, text in paragraphs(parse(self.archive, part[1])):
                 self.flow.add(text if event == "text" else "")
-
-
-def _length(run: Element) -> int:
-    """Return the number of characters of a run."""
-    return sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
-
-
-def _loses_end(paragraph: Element) -> bool:
-    """Return whether the end of a paragraph was deleted or moved away: it goes on in the next."""
-    end = paragraph.find("{*}pPr/{*}rPr")
-    return end is not None and any(tag(change) in _REMOVED for change in end)
 
 
 def _field_value(field: Element) -> str | None:

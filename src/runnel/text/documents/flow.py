@@ -127,10 +127,6 @@ class TableRow:
         return self.marked or (len(self.cells) > 1 and all(cell.head for cell in self.cells))
 
     @property
-    def bold(self) -> bool:
-        return all(cell.bold for cell in self.filled)
-
-    @property
     def filled(self) -> list[TableCell]:
         return [cell for cell in self.cells if cell.pieces]
 
@@ -424,7 +420,7 @@ class Flow:
         if self._open:
             table = self._open.pop()
             rows = [row for row in table.rows if len(row.filled) > 1][:2]
-            if [row.bold for row in rows] == [True, False]:
+            if [all(cell.bold for cell in row.filled) for row in rows] == [True, False]:
                 rows[0].marked = True
             if table.is_layout():
                 self._target().extend(table.flat())

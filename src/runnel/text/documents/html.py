@@ -81,8 +81,9 @@ _BOLD = 'b, strong, [style*="font-weight:bold"], [style*="font-weight:700"]'
 _LOOKED_AT = 5  # rows of a table whose cells may be bold
 _RAISED_CLASSES = ("super", "superscript", "sup")
 # of numbers of printed pages, and of links to edit a section
-_PRINTED_PAGE = ("pagebreak", "doc-pagebreak", "pagenum", "pageno", "page-number", "pagenumber")
-_NO_TEXT = (*_PRINTED_PAGE, "mw-editsection")
+_NO_TEXT = frozenset(
+    "pagebreak doc-pagebreak pagenum pageno page-number pagenumber mw-editsection".split()
+)
 _PAGE_NUMBER = re.compile(
     r"(?:page\s+)?[\[(\u2013\u2014-]?\s*(?:[A-Z]-)?(\d{1,4})\s*[\])\u2013\u2014-]?", re.I
 )
@@ -181,27 +182,6 @@ def _words(node: LexborNode) -> list[str]:
     return " ".join(filter(None, named)).split()
 
 
-def _is_raised(node: LexborNode) -> bool:
-    """Return whether an element raises its text."""
-    raises = node.tag == "sup" or _RAISED.search(node.attributes.get("style") or "")
-    return bool(raises) or any(word in _RAISED_CLASSES for word in _words(node))
-
-
-def _is_bold(cell: LexborNode) -> bool:
-    """Return whether all text of a cell is bold."""
-    text = cell.text().split()
-    return any(part.text().split() == text for part in cell.css(_BOLD))
-
-
-def _shown_control(node: LexborNode) -> str:
-    """Return a box that is checked, or that nobody can check; other controls separate words."""
-    if node.attributes.get("type") != "checkbox":
-        return " "
-    if "checked" in node.attributes:
-        return " \u2612 "
-    return " \u2610 " if "disabled" in node.attributes else " "
-
-
 class _Page:
     """A collector of inline text up to the start or end of a block element.
 
@@ -238,7 +218,8 @@ class _Page:
                 self._block(event, tag, node)
                 continue
             if tag in _CONTROLS:
-                self.inline.append(_shown_control(node) if event == "start" else " ")
+                checked = event == "start" and "checked" in node.attributes
+                self.inline.append(" \u2612 " if checked else " ")
             if tag in _INLINE:
                 self._inline(event, node)
             elif tag == "br" and event == "start":
@@ -284,7 +265,11 @@ class _Page:
         text = "".join(self.inline[start:]).strip()
         before = "".join(self.inline[max(start - 4, 0) : start])
         if node.tag in ("sup", "span"):
-            if _is_raised(node):
+            if (
+                node.tag == "sup"
+                or _RAISED.search(node.attributes.get("style") or "")
+                or any(word in _RAISED_CLASSES for word in _words(node))
+            ):
                 self.inline[start:] = [raised(before, "".join(self.inline[start:]))]
         elif node.tag == "label":
             if _NAVIGATION.fullmatch(text):
@@ -334,7 +319,8 @@ class _Page:
             self.flow.close_table()
         elif tag in _CELLS:
             if (table := self.flow.table) and table.cell and len(table.rows) <= _LOOKED_AT:
-                table.cell.bold = _is_bold(node)
+                text = node.text().split()
+                table.cell.bold = any(part.text().split() == text for part in node.css(_BOLD))
             self.flow.close_cell()
         elif tag == "tr" and self.flow.table is not None:
             row = self.flow.table.rows[-1]

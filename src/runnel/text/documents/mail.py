@@ -130,9 +130,6 @@ def _bodies(
     """Return the parts of a message that are its body; add its attachments to the lists."""
     kind = part.get_content_type()
     payload = part.get_payload()
-    if kind == "message/delivery-status":
-        attachments.append(kind)
-        return []
     if kind == "message/rfc822" and isinstance(payload, list):
         attached += [message for message in payload if isinstance(message, Message)]
         return []

@@ -13,7 +13,7 @@ from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
 from runnel.text.documents.flow import spanned
 from runnel.text.documents.headings import ITEM
-from runnel.text.documents.unread import ENTITY, character_of, unread_in
+from runnel.text.documents.unread import ENTITY, characters_in, unread_in
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*\Z")
@@ -271,12 +271,12 @@ class _Marks:
                     if heads:
                         names[place] = f"{names.get(place, '')} {_words(content)}".strip()
             values = (f"{names.get(column, '')}: {value}" for column, value in above.items())
-            # the second is of the place before the first cell
-            lead = "; ".join(filter(None, (caption, *values))), "", *map(names.get, columns)
             if heads:
                 self._mark(*row.span(), HEADS)
-            else:
-                self._mark(*row.span(), "row", tuple(name or "" for name in lead))
+                continue
+            title = "; ".join(filter(None, (caption, *values)))
+            # the second name is of the place before the first cell
+            self._mark(*row.span(), "row", (title, "", *(names.get(c, "") for c in columns)))
 
     def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block, and what is not read in it."""
@@ -312,7 +312,7 @@ def _markup(words: str) -> Iterator[tuple[int, int]]:
         yield 0, len(words)
         return
     for match in _MARKUP.finditer(words):
-        if match["code"] is None and (match[0][0] != "&" or character_of(match[0])):
+        if match["code"] is None and (match[0][0] != "&" or characters_in(words, *match.span())):
             yield match.span()
 
 

@@ -76,16 +76,10 @@ def _add_output(canonical: Canonical, output: dict[str, Any], left_out: Counter[
         add_markdown(canonical, _joined(data["text/markdown"]))
     elif page and ("<table" in page or not text or text.startswith("<")):
         add_page(canonical, page)
-    else:
-        canonical.add(_shortened(text, left_out), "code")
-
-
-def _shortened(text: str, left_out: Counter[str]) -> str:
-    """Return the beginning of an output of plain text, and count what is left out of it."""
-    if is_data(text):
+    elif is_data(text):
         left_out["outputs of encoded data (base64) are not read"] += 1
-        return ""
-    if len(text) > _LONGEST:
-        left_out[f"outputs of which only the first {_LONGEST:,} characters are read"] += 1
-        text = text[:_LONGEST].rpartition("\n")[0] or text[:_LONGEST]
-    return text
+    else:
+        if len(text) > _LONGEST:
+            left_out[f"outputs of which only the first {_LONGEST:,} characters are read"] += 1
+            text = text[:_LONGEST].rpartition("\n")[0] or text[:_LONGEST]
+        canonical.add(text, "code")

@@ -114,6 +114,11 @@ def value_of(element: Element | None, path: str) -> str:
     return "" if child is None else attribute(child, "val")
 
 
+def length_of(element: Element) -> int:
+    """Return the number of characters in an element of an Office file."""
+    return sum(len(part.text or "") for part in element.iter() if tag(part) == "t")
+
+
 def title_of(archive: Archive, name: str) -> str | None:
     """Return the title in a part with a document's properties, which may be missing."""
     if name not in archive.names:
@@ -192,16 +197,15 @@ def unused_alternatives(root: Element) -> set[int]:
     for element in root.iter():
         if tag(element) == "AlternateContent":
             choices = list(element)
-            used = next((choice for choice in choices if _has_text(choice)), None)
+            texts = (
+                choice
+                for choice in choices
+                for part in choice.iter()
+                if tag(part) == "relIds" or (tag(part) == "t" and (part.text or "").strip())
+            )
+            used = next(texts, None)
             unused |= {id(choice) for choice in choices if choice is not used}
     return unused
-
-
-def _has_text(element: Element) -> bool:
-    return any(
-        tag(part) == "relIds" or (tag(part) == "t" and part.text and not part.text.isspace())
-        for part in element.iter()
-    )
 
 
 def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:

@@ -5,7 +5,6 @@ places, tables row by row, SmartArt and notes.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
@@ -13,11 +12,11 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock, spanned
-from runnel.text.documents.formulas import formula
-from runnel.text.documents.numbering import integer, numeral
+from runnel.text.documents.numbering import integer
 from runnel.text.documents.parts import (
     Archive,
     attribute,
+    length_of,
     paragraphs,
     parse,
     related,
@@ -37,16 +36,6 @@ _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
 _OFF = ("0", "false")
 _ON = ("1", "true")
 _STRUCK = ("sngStrike", "dblStrike")
-# of automatic numbers
-_NUMBERED = re.compile(r"(arabic|alphaLc|alphaUc|romanLc|romanUc)(Period|ParenR|ParenBoth|Plain)")
-_FORMS = {
-    "arabic": "decimal",
-    "alphaLc": "lowerLetter",
-    "alphaUc": "upperLetter",
-    "romanLc": "lowerRoman",
-    "romanUc": "upperRoman",
-}
-_AROUND = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
 _MOST_NESTED = 20  # groups in groups that are read by their places
 
 
@@ -117,15 +106,15 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
     def left_out(element: Element) -> bool:
         if tag(element) != "r":
             return id(element) in unused
-        fonts[:] = [_run_value(element, f"{{*}}{name}", "typeface") for name in ("latin", "sym")]
-        struck = _run_value(element, ".", "strike") in _STRUCK
-        canonical.omitted["deleted"] += struck and _length(element)
+        fonts[:] = [_run_value(element, f"/{{*}}{name}", "typeface") for name in ("latin", "sym")]
+        struck = _run_value(element, "", "strike") in _STRUCK
+        canonical.omitted["deleted"] += length_of(element) if struck else 0
         return struck
 
+    def is_raised(run: Element) -> bool:
+        return integer(_run_value(run, "", "baseline"), 0) > 0
+
     def written(element: Element) -> str | None:
-        if tag(element) == "oMath":
-            unused.update(map(id, element))
-            return formula(element)
         letters, symbols = fonts
         signs = element.text or ""
         if tag(element) != "t" or not (is_symbolic(letters) or PRIVATE.search(signs)):
@@ -135,15 +124,13 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
 
     for shape in shapes:
         if any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr")):
-            canonical.omitted["hidden"] += _length(shape)
+            canonical.omitted["hidden"] += length_of(shape)
             continue
         unused.update(unused_alternatives(shape))
         shape_kind = kind or ("item" if _placeholder(shape) == "body" else "paragraph")
-        counts: dict[str, int] = {}  # of the open numbered items, by level
-        for event, element, text in paragraphs(shape, left_out, written, _is_raised):
+        for event, element, text in paragraphs(shape, left_out, written, is_raised):
             if event == "text":
-                number = _number(element, counts) if text.strip() else ""
-                flow.add(f"{number} {text}" if number else text, "item" if number else shape_kind)
+                flow.add(text, shape_kind)
             else:
                 _read_table(flow, event, element)
     flow.add_to(canonical)
@@ -151,34 +138,8 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
 
 def _run_value(run: Element, path: str, name: str) -> str:
     """Return an attribute of the properties of a run, or of a part of them."""
-    properties = run.find("{*}rPr")
-    part = None if properties is None else properties.find(path)
+    part = run.find("{*}rPr" + path)
     return "" if part is None else part.get(name, "")
-
-
-def _length(element: Element) -> int:
-    """Return the number of characters in an element."""
-    return sum(len(part.text or "") for part in element.iter() if tag(part) == "t")
-
-
-def _number(paragraph: Element, counts: dict[str, int]) -> str:
-    """Return the automatic number of a paragraph, which is counted; "" if it has none."""
-    properties = paragraph.find("{*}pPr")
-    numbered = None if properties is None else properties.find("{*}buAutoNum")
-    level = "0" if properties is None else properties.get("lvl", "0")
-    for other in list(counts):
-        if other > level or (other == level and numbered is None):
-            del counts[other]
-    if numbered is None:
-        return ""
-    counts[level] = counts.get(level, integer(numbered.get("startAt") or "", 1) - 1) + 1
-    kind = _NUMBERED.match(numbered.get("type", ""))
-    form, around = kind.groups() if kind else ("arabic", "Period")
-    return _AROUND[around].format(numeral(counts[level], _FORMS[form]))
-
-
-def _is_raised(run: Element) -> bool:
-    return integer(_run_value(run, ".", "baseline"), 0) > 0
 
 
 def _read_table(flow: Flow, event: str, element: Element) -> None:

@@ -147,16 +147,15 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     return unread
 
 
-def character_of(entity: str) -> str:
-    """Return the character that an entity of html stands for; "" if it is none, or several."""
-    character = html.unescape(entity)
-    return character if len(character) == 1 else ""
-
-
 def characters_in(text: str, start: int, end: int) -> dict[int, str]:
-    """Return the characters that the entities of `text[start:end]` stand for, by their places."""
-    found = (match for match in _TAG_OR_ENTITY.finditer(text, start, end) if match[0][0] == "&")
-    return {match.start(): character_of(match[0]) for match in found}
+    """Return the characters that the entities of `text[start:end]` stand for, by their places;
+    entities of several characters are left out.
+    """
+    return {
+        match.start(): character
+        for match in _TAG_OR_ENTITY.finditer(text, start, end)
+        if match[0][0] == "&" and len(character := html.unescape(match[0])) == 1
+    }
 
 
 def data_in(text: str) -> Iterator[tuple[int, int]]:

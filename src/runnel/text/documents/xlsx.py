@@ -169,7 +169,6 @@ def _with_unit(number: str, form: str) -> str:
         "".join(match[1] or match[2] or match[3] or "" for match in _LITERAL.finditer(part))
         for part in (before, after[0])
     )
-    if first.endswith(" "):  # "CHF 5" is a number too
-        last = f" {first}{last}"
-        first = ""
-    return " ".join(f"{first}{number}{last}".split())
+    # a currency goes behind: what begins with "CHF" is no amount
+    parts = (number, " ", first, last) if first.endswith(" ") else (first, number, last)
+    return " ".join("".join(parts).split())
