@@ -42,7 +42,7 @@ def read_notebook(decoded: Decoded) -> DocumentText:
         source = _joined(cell.get("source", cell.get("input")))
         if kind == "heading":
             level = cell.get("level")
-            source = f"{'#' * (level if level in range(1, 7) else 1)} {source}"
+            source = f"{'######'[: level if level in range(1, 7) else 1]} {source}"
         if kind in ("markdown", "heading"):
             found = add_markdown(canonical, source)
             title = title or found
