@@ -20,14 +20,14 @@ CALIBRATED = ("int8", "uint8")
 _LEVELS = 255
 
 
-def check_width(width: int | None, dimension: int, name: str = "truncate_dim") -> None:
+def check_width(width: int | None, dimension: int) -> None:
     """Raise InputError unless vectors of `dimension` numbers can be cut to `width`; None: they are
     not cut.
     """
     whole = isinstance(width, SupportsIndex) and not isinstance(width, bool)
     if width is not None and not (whole and 1 <= width <= dimension):
         raise InputError(
-            f"{name} is {width!r}, the model's vectors have {dimension}; choose from 1 to"
+            f"truncate_dim is {width!r}, the model's vectors have {dimension}; choose from 1 to"
             f" {dimension}"
         )
 
