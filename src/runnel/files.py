@@ -167,7 +167,7 @@ def _declared(data: bytes) -> str | None:
     if match is None:
         return None
     declared = match[1].decode().lower()
-    declared = _WEB_NAMES.get(declared, declared)  # as browsers do
+    declared = _WEB_NAMES.get(declared, declared)  # read as browsers read these names
     try:
         codec = codecs.lookup(declared)
     except LookupError:
@@ -246,7 +246,7 @@ def file_digest(path: str | Path) -> str:
 # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
 _HALVES = "backslashreplace"
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # ends the name of a temporary file
+_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # the end of the name of a temporary file
 
 
 @contextmanager

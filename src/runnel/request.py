@@ -312,7 +312,7 @@ class Call:
     active: dict[OpenRequest, None] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
     tokens: int = 0
-    error: Exception | None = None  # of a step
+    error: Exception | None = None  # the error of a step
     closed: bool = False  # nobody waits for its results
 
     @property
@@ -437,10 +437,11 @@ class OpenRequest:
 class Packed:
     """The tokens of a step: the next ones of several readings, laid end to end."""
 
-    plan: Sequence[tuple[OpenRequest, int]]  # with the number of tokens of each
+    # the requests of the step, with the number of tokens of each
+    plan: Sequence[tuple[OpenRequest, int]]
     starts: list[int]  # the first token of each
     ids: np.ndarray  # (t,) int64
-    cu_seqlens: np.ndarray  # of the blocks, int64
+    cu_seqlens: np.ndarray  # cumulative lengths of the blocks, int64
     marks: np.ndarray | None  # (t, K) float32
 
     @property

@@ -45,7 +45,7 @@ class Changes:
     empty: list[str] = field(default_factory=list)  # paths of files without text
     # id, path or "path, line N" -> why; the others were added
     failed: dict[str, str] = field(default_factory=dict)
-    tokens: int = 0  # of all new and changed documents
+    tokens: int = 0  # the tokens of all new and changed documents
     tokens_read: int = 0  # tokens that the model read: fewer if text was appended
 
     def count(self, new: EncodedDocuments, stored: Container[str]) -> None:
@@ -193,7 +193,7 @@ class Index:
             for batch in batches(rows, self.encoder.batch_documents):
                 replaced = [row.id for row in batch if row.id in stored]
                 if replaced:
-                    written.result()  # so that reads see it
+                    written.result()  # waits for the commit, so that reads see it
                 old = self.store.documents(replaced, saved=True)
                 saved = [old[row.id].saved if row.id in old else None for row in batch]
                 new = self.encoder.encode(batch, saved, count.part())

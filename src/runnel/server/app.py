@@ -40,7 +40,7 @@ _PROBLEMS = {
     "missing": "this field is missing",
     "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
 }
-_SHOWN_CHARS = 40  # of a value that does not fit
+_SHOWN_CHARS = 40  # the most characters of a wrong value that an error shows
 
 
 router = APIRouter(tags=["status"])

@@ -392,7 +392,8 @@ async def read_rows(
         raise InputError("a prompt goes before a text, and ids came; send the text")
 
     def count(job: QueuedRequest) -> int:
-        loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)  # in parts
+        # long texts first, in parts, so that counting can be stopped
+        loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)
         limit = loaded.model.backbone.longest_text if wanted.cut else None
         rendered = embedder.render(texts, prompt=wanted.prompt, max_tokens=limit)
         tokens = 0
