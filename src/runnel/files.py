@@ -1,9 +1,10 @@
 """Open and decode files, and write them whole or not at all.
 
-`decode` detects encodings. What is written replaces a file at once: a reader, or the next run after
-a crash, sees the old file or the new one. `WriterLock` is for one writer at a time; the system
-releases it when its holder ends, even by a crash. Files with fixed names, such as locks, are opened
-with `open_own`: a folder may come from somebody else.
+In this order: reading, with `decode`, which detects encodings; writing; locks. A file is written
+beside its place and then replaces it at once: a reader, or the next run after a crash, sees the old
+file or the new one. `WriterLock` admits one writer at a time; the system releases it when its
+holder ends, even by a crash. Files with fixed names, such as locks, are opened with `open_own`,
+because a folder may come from somebody else.
 """
 
 import codecs

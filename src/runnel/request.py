@@ -4,8 +4,8 @@ training runs them with a graph.
 Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment,
 in fp64 across segments.
 
-Hidden vectors are arrays where a model reads without torch, and tensors elsewhere; what is computed
-of them is of their kind.
+Hidden vectors are arrays in a model without torch, and tensors in others; results computed from
+them are of the same kind.
 
     T  tokens of a text      n  tokens of a segment      P  positions      B  ranges
     D  width of hidden vectors      K  kinds of mark

@@ -1,11 +1,14 @@
-"""What the tools do and return: plain functions that block, without the protocol. Agents read these
-docstrings and the descriptions of arguments, all of which they keep in their context, so both are
-short.
+"""The tools for agents: plain functions that block, without the protocol. In this order: the
+classes of their results; `Tools`, with a method for each tool; helpers that keep an answer within
+its size; `shown` and the functions below it, which write a result as text.
+
+Agents read the docstrings of the tools and the descriptions of arguments, and keep all of them in
+their context, so both are short.
 
 An answer is sent as text (`shown`) or, where the agent asks for it, as structure: never as both.
 `max_characters` bounds the answer as it is sent, in JSON. In text all words of documents are
 between two lines that carry a random mark, so that no document can end its own quotation; in a list
-of places each line, except of code, has one place, so that no document can add one.
+of places each line has one place, except lines of code, so that no document can add a place.
 """
 
 import hashlib

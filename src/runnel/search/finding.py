@@ -1,7 +1,9 @@
 """Find the sentences of documents that answer a query: ranked over all documents, each with its
 places and its context.
 
-`Findings.as_json` is the one form of the result for programs.
+`find` in order: read the documents, score their sentences (a first look at all of them, a second
+look at the best), keep the best sentences with their places, and add context. `Findings.as_json` is
+the result for programs.
 """
 
 from __future__ import annotations

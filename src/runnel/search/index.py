@@ -1,4 +1,8 @@
-"""Index documents of any length, read once, and search them by vectors and words."""
+"""Index documents of any length, read once, and search them by vectors and words.
+
+`Index` joins a store (`stores.py`) and an embedder: `add` and `add_files` encode documents
+(`encoding.py`) and commit them; `search` runs the stages of `pipeline.py`.
+"""
 
 from __future__ import annotations
 

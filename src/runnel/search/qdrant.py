@@ -1,8 +1,9 @@
 """A store on a Qdrant server, as one collection (docs/search.md): a point for each document and
 passage, and one for settings.
 
-Qdrant has no commits over several requests: a document's hashes are written last, so what a crash
-left incomplete counts as changed, and the next `add` writes it again.
+Qdrant has no commits over several requests. So the hashes of a document are written last: a
+document that a crash left incomplete has none, counts as changed, and the next `add` writes it
+again.
 """
 
 from __future__ import annotations

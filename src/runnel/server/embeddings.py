@@ -36,7 +36,7 @@ from runnel.server.work import QueuedRequest
 
 router = APIRouter(tags=["embeddings"])
 
-# what services call the use of a text -> the model's prompt for it, if it has one
+# by the names that services have for the use of a text, the model's prompt for it, if it has one
 _ROLES: Mapping[str, str] = {
     "query": "query",
     "document": "document",

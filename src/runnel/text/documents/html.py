@@ -1,4 +1,7 @@
-"""Read HTML and XHTML: the visible text of a page, without scripts, styles and navigation."""
+"""Read HTML and XHTML: the visible text of a page, without scripts, styles and navigation.
+
+read_html -> add_page -> _walk, over the elements in order -> _Page, which makes blocks of them
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,13 @@
 read.
 
 A PDF has only places of words. Rows of words that leave the same gaps free are columns of prose, if
-their lines go on in the line below, or else a table.
+their lines go on in the line below; otherwise they are a table.
+
+    lay_out       the words of a page -> its parts
+    rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
+    _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
+                  for each whether it is columns, which are regions again, or a table (`_Table`)
+    _paragraphs   the lines of a column -> paragraphs
 """
 
 from __future__ import annotations

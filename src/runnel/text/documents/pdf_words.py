@@ -1,7 +1,8 @@
 """The words of a page of a PDF: their text, and where they stand on the page as it is seen.
 
 PDFium's text layer has characters with boxes, in the order in which they are drawn. Words that a
-reader of the page cannot see are left out and counted.
+reader of the page cannot see are left out and counted. `words_of` has a `_Reader` do it: `read`
+makes words of the characters, and `_seen` drops the invisible ones.
 """
 
 from __future__ import annotations
