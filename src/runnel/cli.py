@@ -97,7 +97,7 @@ class _Commands(TyperGroup):
     def get_params(self, context: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(context)
         for option in parameters:
-            # so that --help fits one screen; docs/quickstart.md names them
+            # hidden, so that --help fits one screen; docs/quickstart.md names them
             option.hidden = option.hidden or "completion" in str(option.name)
         return parameters
 
@@ -170,7 +170,7 @@ def console() -> None:
     except BrokenPipeError:
         code = code or _NO_READER
     except OSError as error:  # a full disk
-        if not code:  # else it is reported already
+        if not code:  # with a code, the error has been reported already
             say(f"error: the output cannot be written: {describe(error)}")
         code = code or 1
     os._exit(code)
@@ -251,7 +251,7 @@ def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
             if interrupted.is_set():
                 code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
             elif name in LIKE_GREP:
-                report_bug(error)  # else it would end in 1, which is no error there
+                report_bug(error)  # otherwise the exit code would be 1, which means no error there
                 code = failed
             else:
                 raise  # a bug: show its traceback

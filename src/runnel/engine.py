@@ -5,6 +5,10 @@ An unfinished request keeps its state in a row of a pool between steps. Calls fr
 share the queue: a step is run by one of the threads that wait for results, in turn, and reads for
 all.
 
+The way of a request: `map`, `as_completed` or `run` -> `_completed` (takes requests while there is
+room) -> `_turn` (waits, or runs a step) -> `_step` -> `_plan` (which tokens of which requests) ->
+`_run_plan` (`_read`, the backbone) -> `_deliver` (hidden vectors to the requests).
+
     T  tokens of one request   D  width of hidden vectors   V  vocabulary   K  kinds of mark
 """
 

@@ -1,9 +1,10 @@
 """Open and decode files, and write them whole or not at all.
 
-`decode` detects encodings. What is written replaces a file at once: a reader, or the next run after
-a crash, sees the old file or the new one. `WriterLock` is for one writer at a time; the system
-releases it when its holder ends, even by a crash. Files with fixed names, such as locks, are opened
-with `open_own`: a folder may come from somebody else.
+In this order: reading, with `decode`, which detects encodings; writing; locks. A file is written
+beside its place and then replaces it at once: a reader, or the next run after a crash, sees the old
+file or the new one. `WriterLock` admits one writer at a time; the system releases it when its
+holder ends, even by a crash. Files with fixed names, such as locks, are opened with `open_own`,
+because a folder may come from somebody else.
 """
 
 import codecs
@@ -167,7 +168,7 @@ def _declared(data: bytes) -> str | None:
     if match is None:
         return None
     declared = match[1].decode().lower()
-    declared = _WEB_NAMES.get(declared, declared)  # as browsers do
+    declared = _WEB_NAMES.get(declared, declared)  # read as browsers read these names
     try:
         codec = codecs.lookup(declared)
     except LookupError:
@@ -246,7 +247,7 @@ def file_digest(path: str | Path) -> str:
 # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
 _HALVES = "backslashreplace"
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # ends the name of a temporary file
+_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # the end of the name of a temporary file
 
 
 @contextmanager

@@ -28,8 +28,8 @@ from runnel.files import (
 
 log = logging.getLogger("runnel")
 _MAGIC = b"SQLite format 3\0"  # Source: https://sqlite.org/fileformat.html
-_APPLICATION = b"runl"  # at byte 68
-_FILES = ("", "-wal", "-shm", "-journal")  # that SQLite writes, by their endings
+_APPLICATION = b"runl"  # stands at byte 68 of the file
+_FILES = ("", "-wal", "-shm", "-journal")  # the endings of the files that SQLite writes
 _TABLES = (
     "CREATE TABLE settings (settings TEXT NOT NULL, digest TEXT NOT NULL)",
     """CREATE TABLE rows (
@@ -45,7 +45,7 @@ DELETE FROM rows WHERE rowid > (
     SELECT COUNT(*) FROM (
         SELECT rowid AS place, ROW_NUMBER() OVER (ORDER BY rowid) AS number FROM rows
     ) WHERE place = number
-)"""  # what follows a missing row
+)"""  # deletes the rows that follow a missing row
 
 
 class Row(NamedTuple):
@@ -82,7 +82,7 @@ class Journal:
         self, out: Path, settings: Mapping[str, object], *, also: Sequence[Path] = ()
     ) -> None:
         self.out = out
-        self.facts: dict[str, Any] | None = None  # of finished work
+        self.facts: dict[str, Any] | None = None  # the facts of finished work
         self._settings = dict(settings)
         self._path = sibling(out, ".sqlite")
         self._about = sibling(out, ".json")
@@ -103,7 +103,7 @@ class Journal:
                     self._look()
                 self._compare()
                 if self._own:
-                    self._remove()  # what a killed process left
+                    self._remove()  # the files that a killed process left
             else:
                 begun = self._look()
                 foreign = next((path for path in self._made if path.exists()), None)
@@ -145,7 +145,7 @@ class Journal:
                 log.warning("%s: rows after a missing one are made again: %d", self._path, again)
                 self._count = len(self) - again
             if not self._count:
-                self._about.unlink(missing_ok=True)  # of a result that was removed
+                self._about.unlink(missing_ok=True)  # left from a result that was removed
                 database.execute("DELETE FROM settings")
                 database.execute(
                     "INSERT INTO settings VALUES (?, ?)", _signed(json.dumps(self._settings))

@@ -4,8 +4,8 @@ training runs them with a graph.
 Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment,
 in fp64 across segments.
 
-Hidden vectors are arrays where a model reads without torch, and tensors elsewhere; what is computed
-of them is of their kind.
+Hidden vectors are arrays in a model without torch, and tensors in others; results computed from
+them are of the same kind.
 
     T  tokens of a text      n  tokens of a segment      P  positions      B  ranges
     D  width of hidden vectors      K  kinds of mark
@@ -312,7 +312,7 @@ class Call:
     active: dict[OpenRequest, None] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
     tokens: int = 0
-    error: Exception | None = None  # of a step
+    error: Exception | None = None  # the error of a step
     closed: bool = False  # nobody waits for its results
 
     @property
@@ -437,10 +437,11 @@ class OpenRequest:
 class Packed:
     """The tokens of a step: the next ones of several readings, laid end to end."""
 
-    plan: Sequence[tuple[OpenRequest, int]]  # with the number of tokens of each
+    # the requests of the step, with the number of tokens of each
+    plan: Sequence[tuple[OpenRequest, int]]
     starts: list[int]  # the first token of each
     ids: np.ndarray  # (t,) int64
-    cu_seqlens: np.ndarray  # of the blocks, int64
+    cu_seqlens: np.ndarray  # cumulative lengths of the blocks, int64
     marks: np.ndarray | None  # (t, K) float32
 
     @property

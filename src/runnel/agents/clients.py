@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from runnel.errors import InputError, describe
 from runnel.files import replacing
 
-NAME = "runnel"  # of the entry
+NAME = "runnel"  # the name of the entry
 # By program: its configuration file, in the working directory if the path is relative, and the key
 # of the object that has the servers by name.
 PROGRAMS = {

@@ -114,7 +114,7 @@ class Models:
 
 
 INDEXED = "index:"  # a name of this form is a document of the index, as it was when it was indexed
-_KEPT_BYTES = 128 << 20  # of documents that are kept for later calls
+_KEPT_BYTES = 128 << 20  # the bytes of documents that are kept for later calls
 
 Remember = Callable[[DocumentText], SentenceVectors | None]
 
@@ -126,8 +126,8 @@ class AgentSettings:
     # only files below these folders are read; paths of agents are relative to the first one
     roots: tuple[Path, ...]
     index: str | None = None  # folder or URI of the index to search
-    model: str = "pocket"  # that finds sentences in files
-    max_characters: int = 20_000  # of one answer, as it is sent
+    model: str = "pocket"  # the model that finds sentences in files
+    max_characters: int = 20_000  # the most characters of one answer, as it is sent
     # whose index it is, brought up to date before each search; None: it is never updated
     project: Project | None = None
 

@@ -1,11 +1,14 @@
-"""What the tools do and return: plain functions that block, without the protocol. Agents read these
-docstrings and the descriptions of arguments, all of which they keep in their context, so both are
-short.
+"""The tools for agents: plain functions that block, without the protocol. In this order: the
+classes of their results; `Tools`, with a method for each tool; helpers that keep an answer within
+its size; `shown` and the functions below it, which write a result as text.
+
+Agents read the docstrings of the tools and the descriptions of arguments, and keep all of them in
+their context, so both are short.
 
 An answer is sent as text (`shown`) or, where the agent asks for it, as structure: never as both.
 `max_characters` bounds the answer as it is sent, in JSON. In text all words of documents are
 between two lines that carry a random mark, so that no document can end its own quotation; in a list
-of places each line, except of code, has one place, so that no document can add one.
+of places each line has one place, except lines of code, so that no document can add a place.
 """
 
 import hashlib
@@ -34,8 +37,8 @@ from runnel.search.verifying import QuotedPlace, verify
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, short_name, span_of
 
-_LABEL_CHARS = 600  # of a title or note
-_TITLE_CHARS = 60  # of a title or heading in text
+_LABEL_CHARS = 600  # the most characters of a title or note in an answer
+_TITLE_CHARS = 60  # the most characters of a title or heading inside text
 _HEADINGS = 8  # the most of a place
 _HEADINGS_SHOWN = 2  # the most of a place in text
 _ALSO = 3  # the most other places of a sentence
@@ -43,7 +46,7 @@ _NOTES = 8  # the most of an answer
 _DIGITS = 12  # the least of a SHA-256 that identify a document, and those in text
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
-_MESSAGE_CHARS = 250  # of a message besides its answer
+_MESSAGE_CHARS = 250  # characters of a message other than those of its answer
 _SPREAD = 4  # times as many documents, if some of those found may not be shown
 
 File = Annotated[str, Field(description="Path below the allowed folders, or a name from search.")]
@@ -159,7 +162,7 @@ class VerifiedQuote(ToolList):
     places: list[ListedQuote]
 
 
-Status = dict[str, object]  # of the server
+Status = dict[str, object]  # the status of the server
 Page = TypeVar("Page", bound=ToolList)
 P = TypeVar("P", bound=Place)
 T = TypeVar("T")
@@ -196,7 +199,7 @@ class Tools:
         notes: list[str] = []
         hits = self._hits(query, top_k, sentences, file, where, notes, progress)
         if all(hit.answers is not None and hit.sentences for hit in hits):
-            # in the order of the probabilities that the agent sees
+            # sorted by the probabilities of the best sentences, which the agent sees
             hits = sorted(hits, key=lambda hit: -hit.sentences[0].score)
         listed = [
             partial(_listed, self._documents.indexed_name(hit.id), hit, sentence)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from runnel.generation.asking import AnswerContext, CitedAnswer
     from runnel.models.sentence_retriever import SentenceRetriever
 
-_DOCUMENTS = 5  # of an index to take sentences from
+_DOCUMENTS = 5  # how many documents of an index sentences are taken from
 
 
 @dataclass(frozen=True)

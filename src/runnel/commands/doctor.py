@@ -47,8 +47,8 @@ PURPOSES = {
     "llama-index": "LlamaIndex",
     "haystack": "Haystack",
     "gpu": "kernels for NVIDIA GPUs",
-}  # by extra
-_WORDS = 600  # of the text that is timed: less than a step
+}  # by extra, what it is for
+_WORDS = 600  # the words of the text that is timed: fewer than a step has
 _ROUNDS = 3
 
 
@@ -68,7 +68,7 @@ def doctor(as_json: parameters.Json = False) -> int:
         "machine": machine(),
         "memory_free_bytes": available_memory(),
         "kernels_problem": numba_problem(),
-        # of compiled kernels
+        # the cache of compiled kernels
         "kernel_cache": {"folder": cache, "writable": os.access(cache, os.W_OK)},
         "gpu_problem": _gpu_problem(),
         "open_folders": _open_folders(),
@@ -194,7 +194,7 @@ def extras() -> dict[str, dict[str, Any]]:
         missing = [
             _missing(item)
             for item, marker in requirements
-            # of the extra and not of the base
+            # packages of the extra that the base does not have
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
         ]
         by_extra[extra] = {"for": purpose, "missing": list(filter(None, missing))}

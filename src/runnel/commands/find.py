@@ -211,7 +211,7 @@ def find(
         )
         form = "layout" if form == "plain" else form
     if html is not None:
-        expect_replaceable(html)  # before the reading, which may take long
+        expect_replaceable(html)  # checked before the files are read, which may take long
     lowest = parse_min_score(min_score)
     seconds: dict[str, float] = {}
     skipped: list[Skipped] = []

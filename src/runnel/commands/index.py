@@ -92,7 +92,7 @@ def _watch(index: Index, files: IndexedFiles, shown: str) -> int:
     """Update the index, and again after every change of files, until Ctrl-C."""
     from runnel.search.indexed_files import watch
 
-    note = ""  # of the last update
+    note = ""  # the message about the last update
 
     def update() -> bool:
         nonlocal note

@@ -41,7 +41,7 @@ OcrOption = Annotated[
         help='Read scanned pages by a command: "tesseract {image} stdout".',
     ),
 ]
-PARSE_SECONDS = 120  # as `Limits.seconds`, whose import would take time
+PARSE_SECONDS = 120  # equals `Limits.seconds`, whose import would take time
 ParseSeconds = Annotated[
     int,
     typer.Option(

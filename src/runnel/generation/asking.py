@@ -1,8 +1,7 @@
 """Answer a question from excerpts of documents, with citations that are checked (docs/answers.md).
 
-Source: paper E, section 3 and appendix D.
-Differs: excerpts are numbered and come from several documents, and the model may say that they have
-    no answer.
+Source: paper E, section 3 and appendix D (docs/papers.md). Unlike there, excerpts are numbered and
+come from several documents, and the model may say that they have no answer.
 """
 
 import re
@@ -64,7 +63,8 @@ class AnswerContext:
     # of all messages, as the retriever's tokenizer counts; a language model's own count differs
     # somewhat
     tokens: int
-    mark: str = field(default_factory=_draw_mark)  # of the lines before and after each excerpt
+    # stands in the lines before and after each excerpt; random, so that no text has it
+    mark: str = field(default_factory=_draw_mark)
 
     def messages(self) -> list[Message]:
         shown = []

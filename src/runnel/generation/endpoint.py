@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from openai.types import CompletionUsage
     from openai.types.chat import ChatCompletion
 
-LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoint
+LOCAL = "local:"  # the prefix of a model's name that is given instead of the URL of an endpoint
 
 # Bounds of a reply, far above what honest endpoints need: one token a second of a slow processor,
 # 400 bytes a token in a stream.
@@ -34,7 +34,7 @@ _BYTES_PER_TOKEN = 4096
 _CHARACTERS_PER_TOKEN = 64
 _SPARE_BYTES = 1 << 20
 _SPARE_CHARACTERS = 10_000
-_SHOWN_CHARACTERS = 300  # of what an endpoint says, in an error
+_SHOWN_CHARACTERS = 300  # the most characters of an endpoint's message that an error shows
 
 # The most bytes and seconds that the answer to the request that this thread sends may have.
 _LIMITS: ContextVar[tuple[int, float]] = ContextVar("_LIMITS", default=(_SPARE_BYTES, 600.0))
@@ -44,9 +44,9 @@ _LIMITS: ContextVar[tuple[int, float]] = ContextVar("_LIMITS", default=(_SPARE_B
 class Reply:
     """A language model's reply."""
 
-    raw: str  # with the reasoning that it may begin with, as written and as stored
+    raw: str  # the whole reply, with the reasoning before it, as it is stored
     finish: str  # "stop", or "length" if it reached `max_tokens`
-    prompt_tokens: int | None = None  # as the endpoint counts; None if it does not say
+    prompt_tokens: int | None = None  # counted by the endpoint; None if it does not count
     completion_tokens: int | None = None
 
     @property
@@ -258,7 +258,7 @@ class Endpoint:
             elif isinstance(error, openai.APITimeoutError):
                 happened = f"{what} in time; is it busy, or its model being loaded?"
             elif isinstance(error, openai.APIConnectionError):
-                # of httpx or httpx2, as the version of openai has it
+                # the error of httpx or httpx2, whichever the version of openai uses
                 unreached = type(cause).__name__ == "ConnectError"
                 failed = "cannot be reached" if unreached else "broke the connection"
                 happened = f"{failed} ({self._short(str(cause))}); is the endpoint running?"

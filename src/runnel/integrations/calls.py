@@ -203,7 +203,7 @@ class IndexTexts:
             made = holds_index(index)
             index = Index.open(index, model) if made else Index.create(index, model or "pocket")
         self._index = index
-        self._writing = RLock()  # for libraries that call from several threads
+        self._writing = RLock()  # one thread writes at a time: libraries call from several threads
 
     @property
     def index(self) -> Index:

@@ -42,7 +42,7 @@ with needing("this needs haystack-ai", "haystack"):
     from haystack.document_stores.types import DuplicatePolicy
     from haystack.utils.filters import document_matches_filter
 
-Filters = dict[str, Any]  # of Haystack, on any field or metadata
+Filters = dict[str, Any]  # Haystack's filters, on any field or metadata
 P = ParamSpec("P")
 T = TypeVar("T")
 

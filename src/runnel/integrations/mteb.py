@@ -1,12 +1,11 @@
 """Models in the library mteb: an embedder as its encoder, a reranker as its cross-encoder, an index
 as its search.
 
-Instructions are those of paper D, tables 12 and 13, by the task's name, else by its type; a task
-that is in neither has mteb's own. They come before the queries of retrieval and reranking, and
-before all texts of other tasks (D, G.2).
-
-Differs: CQADupstackUnixRetrieval has the instruction of CQADupstackGamingRetrieval; the paper
-    prints the instruction of ClimateFEVER.
+A task gets the instruction that paper D (docs/papers.md), tables 12 and 13, has for its name, or
+else for its type; a task that is in neither gets mteb's own. Instructions come before the queries
+of retrieval and reranking, and before all texts of other tasks (D, G.2). There is one exception:
+CQADupstackUnixRetrieval gets the instruction of CQADupstackGamingRetrieval, because the paper
+prints the instruction of ClimateFEVER for it.
 """
 
 import itertools
@@ -246,7 +245,8 @@ def _meta(model: Model, name: object, settings: Sequence[object], **more: object
     path = Path(type(model.backbone).__name__)
     if isinstance(name, str | Path):
         path = Path(name).resolve()
-    label = path.parent.name if path.name == "model" else path.name  # of a run
+    # of a training run, RUN/model, the name of the run
+    label = path.parent.name if path.name == "model" else path.name
     weights = list(model.with_torch().backbone.parameters())
     facts: dict[str, object] = {
         "name": f"runnel/{label}",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _BLOCK_CHARACTERS = 1 << 16
 _BLOCK_ROWS = 2048
 _FORMATS = (".npy", ".jsonl")
-_VECTORS = 4096  # in memory at a time
+_VECTORS = 4096  # vectors in memory at a time
 
 
 def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool = False) -> Journal:

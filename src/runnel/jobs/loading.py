@@ -7,7 +7,7 @@ from typing import Protocol
 
 from runnel.jobs.progress import notify
 
-# as users write them: as `load_backbone` calls them
+# dtypes by the names that users write: the names in `load_backbone`
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}
 
 

@@ -3,8 +3,8 @@
 n  vectors   d  numbers of a vector
 
 Source: the conventions of `sentence_transformers.quantize_embeddings`; its results are equal, bit
-for bit. Differs: ranges of 8-bit vectors are never computed from the vectors to quantize by
-default, because queries and documents need the same ranges.
+for bit. But that function by default computes the ranges of 8-bit vectors from the vectors that it
+quantizes. Here ranges are always given, because queries and documents need the same ranges.
 """
 
 from typing import Literal, SupportsIndex, get_args

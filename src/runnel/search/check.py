@@ -32,7 +32,7 @@ def _check(store: Store) -> list[Damage]:
     commit = store.last_commit()
     hashes = store.content_hashes()
     reasons: dict[str, str] = {}  # the first for each document
-    numbers: dict[str, list[int]] = {}  # of the passages, by document
+    numbers: dict[str, list[int]] = {}  # by document, the numbers of its passages
     word = ""  # any that the index of words must have
     # 1. Each document, with its passages.
     for passages in store.scan():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
 
 LONG_S = 2.0  # to read a file, from which on it is remembered
-LIMIT_BYTES = 1 << 30  # of all entries
+LIMIT_BYTES = 1 << 30  # the most bytes of all entries together
 _ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
 _MODEL_FILES = (".json", ".safetensors", ".txt")
 _MARK = "CACHEDIR.TAG"  # which backup programs know, too; Source: https://bford.info/cachedir/
@@ -152,7 +152,7 @@ class DocumentCache:
         path = self._path(content)
         try:
             entry = _unpack(path)
-            with suppress(OSError):  # of a folder that can only be read
+            with suppress(OSError):  # the folder may be read-only
                 os.utime(path)
             return entry
         except FileNotFoundError:

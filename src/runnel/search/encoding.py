@@ -57,7 +57,7 @@ class EncodedDocuments:
     # document id -> why it could not be read; it has no rows
     failed: dict[str, str] = field(default_factory=dict)
     tokens: int = 0
-    tokens_read: int = 0  # by the model: fewer if text was appended
+    tokens_read: int = 0  # tokens that the model read: fewer if text was appended
 
 
 class DocumentEncoder:

@@ -177,7 +177,7 @@ def _distinct_rows(
     name: str, reads: Iterable[DocumentText], failed: dict[str, str]
 ) -> Iterator[DocumentText]:
     """Drop rows whose id is not UTF-8 or was used before; log them and record them in `failed`."""
-    lines: dict[str, int] = {}  # by id
+    lines: dict[str, int] = {}  # by id, the line where it was seen first
     for read in reads:
         if read.id is None or read.line is None:
             yield read

@@ -43,7 +43,7 @@ _READ: Mapping[FieldType, Callable[[str], object]] = {
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
 }
 Condition = tuple[str, str, Any]  # field, comparison or "in", value
-IDS = ""  # in the place of a field: the documents' ids
+IDS = ""  # stands for the ids of the documents, where a field is expected
 
 
 def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition]:

@@ -1,7 +1,9 @@
 """Find the sentences of documents that answer a query: ranked over all documents, each with its
 places and its context.
 
-`Findings.as_json` is the one form of the result for programs.
+`find` in order: read the documents, score their sentences (a first look at all of them, a second
+look at the best), keep the best sentences with their places, and add context. `Findings.as_json` is
+the result for programs.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class FileDocument:
     document: DocumentText
     # `DocumentCache.content` of the file, to store its vectors; None: they are not
     content: str | None = None
-    vectors: SentenceVectors | None = None  # of its sentences, if the model has read them before
+    # the vectors of its sentences, if the model has read them before
+    vectors: SentenceVectors | None = None
     seconds: float = 0.0  # to parse it
 
     @property
@@ -85,9 +88,9 @@ class FileRead:
 class Findings:
     """What `find` found."""
 
-    unit: Unit  # of the sentences and of the counts in `files`
+    unit: Unit  # the unit of the sentences, and of the counts in `files`
     sentences: list[AnsweringSentence] = field(default_factory=list)  # best first
-    files: list[FileRead] = field(default_factory=list)  # that were read, in order
+    files: list[FileRead] = field(default_factory=list)  # the files that were read, in order
     # the probability that one of the documents answers at all; None if the model cannot say
     answers: float | None = None
     # of the sentences
@@ -165,7 +168,7 @@ def read_documents(
         report(f"note: {other_kinds(others)}")
 
 
-MOST_PLACES = 1000  # of one text that an answer lists; all are counted
+MOST_PLACES = 1000  # the most places of a text that an answer lists; all are counted
 
 
 @dataclass
@@ -192,7 +195,7 @@ class _Pool:
         self._count = count
         # text -> its best score, and minus the number of its first document
         self._best: dict[str, tuple[float, int]] = {}
-        self.places: dict[str, _TextPlaces] = {}  # of these texts, in all documents
+        self.places: dict[str, _TextPlaces] = {}  # the places of the best texts, in all documents
         # each with the texts whose places in it are counted
         self.documents: dict[int, tuple[FileDocument, Scored, Collection[str]]] = {}
 

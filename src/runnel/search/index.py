@@ -1,4 +1,8 @@
-"""Index documents of any length, read once, and search them by vectors and words."""
+"""Index documents of any length, read once, and search them by vectors and words.
+
+`Index` joins a store (`stores.py`) and an embedder: `add` and `add_files` encode documents
+(`encoding.py`) and commit them; `search` runs the stages of `pipeline.py`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ class Changes:
     empty: list[str] = field(default_factory=list)  # paths of files without text
     # id, path or "path, line N" -> why; the others were added
     failed: dict[str, str] = field(default_factory=dict)
-    tokens: int = 0  # of all new and changed documents
+    tokens: int = 0  # the tokens of all new and changed documents
     tokens_read: int = 0  # tokens that the model read: fewer if text was appended
 
     def count(self, new: EncodedDocuments, stored: Container[str]) -> None:
@@ -193,7 +197,7 @@ class Index:
             for batch in batches(rows, self.encoder.batch_documents):
                 replaced = [row.id for row in batch if row.id in stored]
                 if replaced:
-                    written.result()  # so that reads see it
+                    written.result()  # waits for the commit, so that reads see it
                 old = self.store.documents(replaced, saved=True)
                 saved = [old[row.id].saved if row.id in old else None for row in batch]
                 new = self.encoder.encode(batch, saved, count.part())

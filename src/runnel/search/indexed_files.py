@@ -21,8 +21,8 @@ from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import Selection, Through, find_files
 
-Signatures = dict[str, tuple[int, int, int]]  # of each file
-_SHARE = 0.05  # of the time may be spent on looking
+Signatures = dict[str, tuple[int, int, int]]  # by file: size and times
+_SHARE = 0.05  # the share of the time that looking for changes may take
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,6 @@ def watch(
         now = look()
         pause = max(interval_s, (time.monotonic() - start) / _SHARE)
         if now == before != indexed and update():
-            indexed = now  # what changes meanwhile differs from it
+            indexed = now  # a file that changes during the update will differ from it
         before = now
         time.sleep(pause)

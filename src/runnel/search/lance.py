@@ -6,7 +6,7 @@ commits    one row per commit: the matching versions of the other two tables
 
 A change first writes a new version of both tables and then adds a commit row that names them.
 Searches read the versions of the last commit row, so changes are atomic; the next writer removes
-the remains of a crash. docs/search.md: writers on object storage.
+the remains of a crash. For writers on object storage see docs/search.md.
 """
 
 from __future__ import annotations

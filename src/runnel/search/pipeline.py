@@ -344,8 +344,9 @@ class _Candidates:
         self._names = names
         self._fetched = 0
         self._first: dict[str, str] = {}  # SHA-256 of a text -> the name of its first document
-        self.rows: dict[str, DocumentRow] = {}  # of different texts
-        self.copies: dict[str, list[DocumentRow]] = {}  # of the documents in `rows`, without text
+        self.rows: dict[str, DocumentRow] = {}  # by id, documents with different texts
+        # by id of a document in `rows`, documents with the same text; without the text
+        self.copies: dict[str, list[DocumentRow]] = {}
 
     def fetch(self, count: int) -> None:
         """Fetch documents until `count` have different texts, or there are no more."""
@@ -354,7 +355,8 @@ class _Candidates:
             self._fetched += len(names)
             documents = self._store.documents(names)
             for name in names:
-                if name not in documents:  # in Qdrant, whose reads are live, it may be gone
+                # Qdrant reads live: the document may have been removed since
+                if name not in documents:
                     continue
                 first = self._first.setdefault(digest(documents[name].text), name)
                 if first == name:

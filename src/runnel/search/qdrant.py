@@ -1,8 +1,9 @@
 """A store on a Qdrant server, as one collection (docs/search.md): a point for each document and
 passage, and one for settings.
 
-Qdrant has no commits over several requests: a document's hashes are written last, so what a crash
-left incomplete counts as changed, and the next `add` writes it again.
+Qdrant has no commits over several requests. So the hashes of a document are written last: a
+document that a crash left incomplete has none, counts as changed, and the next `add` writes it
+again.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ BLOBS = ("saved", "memory")  # parts of a document that are no text
 HASHES = ("source_hash", "content_hash")
 # in English passages without stop words: of their mean length, which a server does not count
 WORDS_PER_TOKEN = 0.4
-_K1, _B = 1.5, 0.75  # as bm25s has them
-_NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # of the ids of points
-_BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
+_K1, _B = 1.5, 0.75  # parameters of BM25, the defaults of bm25s
+_NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # the namespace of the ids of points
+_BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # the most of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
 _NO_SETTINGS = IndexSettings("", [], 0)  # until they are read
@@ -107,7 +108,7 @@ class QdrantStore:
                     f"{self.uri} already holds an index, or a collection of another program; choose"
                     " another name"
                 )
-            # of a creation that did not get as far as its settings
+            # left by a creation that was interrupted before its settings were written
             self._client.delete_collection(self._name)
         self._client.create_collection(
             self._name,

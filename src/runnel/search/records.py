@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
-FORMAT = 3  # of an index
+FORMAT = 3  # the version of the layout of an index
 WHOLE = -1  # the number of the row that holds a document's own vector
 
 
@@ -33,7 +33,7 @@ class IndexSettings:
     # metadata that searches may filter by
     fields: Mapping[str, FieldType] = field(default_factory=dict)
     remember: bool = False  # whether the reranker's memory of documents is stored, in 8 bits
-    language: str = "auto"  # of the documents, for sentence boundaries
+    language: str = "auto"  # the language of the documents, for sentence boundaries
     format: int = FORMAT
 
     @staticmethod

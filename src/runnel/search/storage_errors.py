@@ -67,7 +67,8 @@ def explained(uri: str, error: Exception) -> str:
         and type(error).__name__ != "RustPanic"
     ):
         return ""
-    text = redact(_SOURCES.sub("", " ".join(str(error).split())))  # before it is cut
+    # redacted before it is cut, so that no secret is cut in two
+    text = redact(_SOURCES.sub("", " ".join(str(error).split())))
     for pattern, message in _CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
             return message.format(uri=uri) + f" [{text[:300]}]"

@@ -13,7 +13,7 @@ from runnel.search.records import IndexSettings
 if TYPE_CHECKING:
     from runnel.search.qdrant import QdrantStore
 
-Store: TypeAlias = "LanceStore | QdrantStore"  # with the same methods, which `LanceStore` documents
+Store: TypeAlias = "LanceStore | QdrantStore"  # both have the methods that `LanceStore` documents
 # files of an interrupted creation
 _PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")
 

@@ -40,13 +40,13 @@ _PROBLEMS = {
     "missing": "this field is missing",
     "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
 }
-# what clients of other services ask for, in vain -> why
+# routes of other services that do not exist here -> why
 _ABSENT = {
     "/embed_sparse": "models here have no sparse vectors; /v1/search also searches by words",
     "/v1/check-api-key": "keys are checked with each request",
 }
-_SHOWN_CHARS = 40  # of a value that does not fit
-_PATH_CHARS = 200
+_SHOWN_CHARS = 40  # the most characters of a wrong value that an error shows
+_PATH_CHARS = 200  # the most characters of a path that an error shows
 
 
 router = APIRouter(tags=["status"])

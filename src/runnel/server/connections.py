@@ -20,9 +20,9 @@ from runnel.server.settings import address_of
 
 HEADERS_S = 10.0  # from a connection's start, or a later request's first byte, to their end
 IDLE_S = 60  # between two requests
-UNREAD_S = 60.0  # for reading what was written in one call
+UNREAD_S = 60.0  # the longest time for a client to read the bytes of one write
 MOST = 1024  # connections, where half of the files that this process may open are not fewer
-MOST_OF_CLIENT = 256  # and at most half of all
+MOST_OF_CLIENT = 256  # connections of one client, and at most half of all
 WAITING = 512  # connections that the system keeps until they are accepted
 _ACCEPTED = 16  # connections accepted in a row, before the first of them can be closed
 
@@ -71,7 +71,8 @@ class Connection(H11Protocol):
         crowded = counts[self.host] > min(MOST_OF_CLIENT, most // 2)
         if crowded or len(connections) > most:
             near = (each for each in connections if each.host == self.host or not crowded)
-            idle = (each for each in near if not each.busy)  # with this new one
+            # the idle connections among them, the new one included
+            idle = (each for each in near if not each.busy)
             oldest = max(idle, key=lambda each: (counts[each.host], -each.began))
             oldest.transport.abort()
             self.connections.discard(oldest)  # others may begin before its connection_lost

@@ -27,7 +27,7 @@ from runnel.server.work import QueuedRequest, Work
 from runnel.text.tokenizer import Encoded
 
 T = TypeVar("T")
-MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
+MAX_TEXTS = 10_000  # the most texts of one request: more are refused before they are looked at
 Some = Field(min_length=1, max_length=MAX_TEXTS)
 MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
 Query = Annotated[
@@ -38,7 +38,7 @@ Query = Annotated[
 ]
 _BATCH = 32  # short texts counted in one call of the tokenizer
 LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
-_UNCUT_CHARS = 1 << 18  # of a text without a place to cut; twice that takes seconds
+_UNCUT_CHARS = 1 << 18  # characters of a text without a place to cut; twice as many take seconds
 
 
 def no_effect(why: str) -> Any:
@@ -132,7 +132,7 @@ class Loaded:
 
     name: str
     model: Model
-    place: str | None = None  # of the index
+    place: str | None = None  # the place of the index
 
     @cached_property
     def embedder(self) -> Embedder:

@@ -36,7 +36,7 @@ from runnel.server.work import QueuedRequest
 
 router = APIRouter(tags=["embeddings"])
 
-# what services call the use of a text -> the model's prompt for it, if it has one
+# by the names that services have for the use of a text, the model's prompt for it, if it has one
 _ROLES: Mapping[str, str] = {
     "query": "query",
     "document": "document",
@@ -386,7 +386,8 @@ async def read_rows(
         raise InputError("a prompt goes before a text, and ids came; send the text")
 
     def count(job: QueuedRequest) -> int:
-        loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)  # in parts
+        # long texts first, in parts, so that counting can be stopped
+        loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)
         limit = loaded.model.backbone.longest_text if wanted.cut else None
         rendered = embedder.render(texts, prompt=wanted.prompt, max_tokens=limit)
         tokens = 0

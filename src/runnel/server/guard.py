@@ -38,7 +38,8 @@ _PAGES = frozenset({"/", "/docs"})  # a link on a page of another site may open 
 # an address in brackets or a name, and a port
 _HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
-PUBLIC_FILES = "/static/"  # of the page, which asks for the key
+# the files of the page, which anybody may read: the page asks for the key
+PUBLIC_FILES = "/static/"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _HEADERS = {
@@ -94,7 +95,7 @@ class Guard:
             large = int(answer_headers.get("content-length", 0)) > _SMALL_ANSWER
             most = _BODIES // 2 * self._settings.max_body_bytes
             refusal = _too_much(self._unread, client, most, "unread answers")
-            if large and refusal is not None:  # in place of the answer
+            if large and refusal is not None:  # the refusal is sent in place of an answer
                 await refusal.response(scope["path"])(scope, receive, respond)
                 dropped = True
                 return
@@ -192,7 +193,7 @@ class _Body:
         self._arrived = 0
         self._complete = False
         self._began = time.monotonic()
-        self.bytes = 0  # in memory
+        self.bytes = 0  # the bytes of this body in memory
 
     def count(self, more: int) -> Refusal | None:
         """Count more bytes, or fewer; return why they are too many."""
@@ -204,7 +205,7 @@ class _Body:
             return Refusal(
                 "too_large", f"the body has more than {self._limit:,} bytes; send several requests"
             )
-        # for questions beside large uploads
+        # reserved for small requests, so that questions are answered during large uploads
         spare = self._limit // 2 if self.bytes <= self._limit // _SMALL else 0
         return _too_much(self._held, self._client, _BODIES // 2 * self._limit + spare, "requests")
 

@@ -205,7 +205,8 @@ async def _streamed(
     def end(task: asyncio.Task[tuple[object, int]]) -> None:
         steps.put_nowait(None)
         if not task.cancelled():
-            task.exception()  # of a request that ended early: nobody else asks for it
+            # takes the exception of a request that ended early, so that asyncio does not log it
+            task.exception()
 
     task.add_done_callback(end)
     first = await steps.get()

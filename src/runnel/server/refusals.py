@@ -35,7 +35,8 @@ _KINDS: Mapping[RefusalKind, tuple[int, str, str]] = {
     "too_long": (413, "invalid_request_error", "Validation"),
     "too_large": (413, "invalid_request_error", "Validation"),
     "busy": (429, "rate_limit_error", "Overloaded"),
-    "gone": (499, "client_closed_request", "Backend"),  # for logs: nobody reads it
+    # the client is gone: only the log has this status
+    "gone": (499, "client_closed_request", "Backend"),
     "failed": (500, "server_error", "Backend"),
     "unavailable": (503, "unavailable_error", "Unhealthy"),
     "deadline": (504, "timeout_error", "Backend"),
@@ -147,7 +148,7 @@ _COHERE = (
     "/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed", "/v1/tokenize", "/v1/detokenize",
     "/v1/chat", "/v2/chat", "/v1/classify", "/v1/check-api-key",
 )  # fmt: skip
-# by path; of all others: `OpenAIErrorBody`
+# by path, the body of its errors; other paths have `OpenAIErrorBody`
 _BODIES: Mapping[str, type[BaseModel]] = {
     **dict.fromkeys(_TEI, TeiErrorBody),
     **dict.fromkeys(_COHERE, CohereErrorBody),

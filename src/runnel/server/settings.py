@@ -21,9 +21,10 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     open_bind: bool = False  # listen on an address that other machines reach even without a key
     max_request_tokens: int = 2_000_000
-    max_queue_tokens: int = 16_000_000  # of all requests that are queued or running
-    max_body_bytes: int = 64 << 20  # of one request; `Guard` limits all bodies in memory by it
-    deadline_s: float = 600.0  # of a request, waiting included
+    max_queue_tokens: int = 16_000_000  # the most tokens of all requests that are queued or running
+    # the largest body of a request; `Guard` derives its limit for all bodies from it
+    max_body_bytes: int = 64 << 20
+    deadline_s: float = 600.0  # the longest time of a request, waiting included
     drain_s: float = 30.0  # after SIGTERM, the longest time to finish running requests
 
     def __post_init__(self) -> None:

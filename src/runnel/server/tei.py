@@ -33,7 +33,7 @@ from runnel.server.work import QueuedRequest
 
 router = APIRouter(tags=["TEI"])
 
-_MOST_TOKEN_VECTORS = 4096  # of one request: as JSON, each is some 8 kB
+_MOST_TOKEN_VECTORS = 4096  # the most vectors of one request: as JSON, each has some 8 kB
 _MOST_LISTED = 200_000  # tokens of one request, each an object of the answer
 Prompt = Annotated[str | None, Field(description="The name of one of the model's prompts.")]
 

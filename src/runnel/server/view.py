@@ -38,8 +38,8 @@ _USUAL = 0.9  # the share of sentences without heat
 # longer blocks are shown as several: a browser lays out only the blocks in sight
 _BLOCK_CHARS = 4000
 
-OWN = "opened-here:"  # begins the id of an opened file, and hardly that of a document of an index
-_BYTES = 512 << 20  # of all files together; the latest one is kept, however large
+OWN = "opened-here:"  # the prefix of the id of an opened file; ids of documents hardly begin so
+_BYTES = 512 << 20  # the most bytes of all files together; the latest file is kept, however large
 _ID_DIGITS = 24
 BlockRow = tuple[int, int, str, int | None]  # start, end, kind, page
 

@@ -43,7 +43,8 @@ class QueuedRequest:
         self.read = 0
         self.refusal: Refusal | None = None  # why the request was cancelled
         self.cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.stop: Callable[[], None] | None = None  # ends what does not call this
+        # stops work that does not check for cancellation itself
+        self.stop: Callable[[], None] | None = None
         self.turn: asyncio.Future[Any] | None = None  # done when it has a thread
 
     def __call__(self, done: int, total: int | None) -> None:
@@ -115,7 +116,7 @@ class Work:
         self._parsing = _Lane("parse", _PARSING)
         # asyncio itself keeps no reference to running tasks
         self._jobs: dict[asyncio.Task[Any], QueuedRequest] = {}
-        self._lock = threading.Lock()  # of the counters below, which threads change
+        self._lock = threading.Lock()  # guards the counters below, which threads change
         self.left = 0  # tokens admitted and not read yet
         self.read = 0  # tokens read since the start
         self._recent = (0.0, 0.0)  # tokens, and seconds with work, of about the last minute
@@ -229,7 +230,8 @@ class Work:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         del self._jobs[task]
         if not task.cancelled():
-            task.exception()  # of a request that ended early: nobody else asks for it
+            # takes the exception of a request that ended early, so that asyncio does not log it
+            task.exception()
 
     def _admit(self, job: QueuedRequest, tokens: int) -> None:
         job.expect_few(tokens)

@@ -22,10 +22,12 @@ from runnel.records import titled
 from runnel.text.lines import Lines
 
 PARQUET = b"PAR1"  # first bytes of a parquet file
-_LONGEST = 2**31 - 1  # of a value; Python's own limit, 128 KiB, is too small for many documents
-_MOST_LINES = 10_000  # of a value in quotes; after more the quote is taken for one without an end
-_SAMPLE = 20  # lines that tell the delimiter and the width
-_NUMBER = re.compile(r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*")
+# The most characters of a value; Python's own limit, 128 KiB, is too small for many documents.
+_LONGEST = 2**31 - 1
+# The most lines of a value in quotes. With more, the quotation mark counts as one without an end.
+_MOST_LINES = 10_000
+_SAMPLE = 20  # the first lines, from which delimiter and width are taken
+_NUMBER = re.compile(r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*")  # a number that is no year
 _PROTECTED = re.compile(r'="([^"]*)"')  # digits that a spreadsheet program keeps as they are
 _SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)
 
@@ -34,10 +36,10 @@ class CsvTable(NamedTuple):
     """A table that is read row by row.
 
     Attributes:
-        names: of the columns, all different.
-        rows: (number of the last line, from 1; values by column).
-        problems: by the number of a row's last line, what is wrong with it; filled while rows are
-            read.
+        names: the names of the columns, all different.
+        rows: for each row, the number of its last line, from 1, and its values by column.
+        problems: by the number of a row's last line, the problem with the row, in words; filled
+            while rows are read.
         caption: the title above the names, or "".
     """
 
@@ -187,7 +189,9 @@ def _shape(rows: list[list[str]]) -> tuple[int, int]:
 
 
 def _width(rows: list[list[str]]) -> int:
-    """Return the number of values that most rows have; of equally many the first of them."""
+    """Return the number of values that most rows have; if several numbers are as frequent, the
+    first of them.
+    """
     counts = Counter(len(row) for row in rows if any(row))
     return max(counts, key=lambda width: counts[width], default=0)
 

@@ -43,7 +43,7 @@ class Part:
 
     kind: Literal["text", "token", "field"]
     value: str
-    space: bool = False  # fields: a space before the field belongs to it
+    space: bool = False  # of a field: the template has a space before it, which belongs to it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class Template:
             InputError: an unknown name in braces, a single brace, or a field named twice.
         """
         content: list[Part] = []
-        text = ""  # since the last part
+        text = ""  # the literal text after the last part
         position = 0
         for match in _PIECE.finditer(notation):
             text += notation[position : match.start()]
@@ -295,8 +295,8 @@ def _named_part(match: re.Match[str]) -> Part:
 # The papers' templates. The bi-encoder reads a document as the text and the end marker.
 DOCUMENT = Template.parse("{document}{end}")
 DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
-# From the code that paper B links to, and so used by its checkpoints; the paper prints it without
-# capitals.
+# The code that paper B links to has this template, and so its checkpoints use it. The paper prints
+# it without capitals.
 CAPITAL_DOCUMENT_THEN_QUERY = Template.parse("Document: {document}\n\nQuery: {query}{end}")
 DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")

@@ -1,4 +1,4 @@
-"""What every tokenizer does: text to ids with character offsets, whole or as a stream of text.
+"""The base class of all tokenizers: a text makes ids with character offsets, whole or as a stream.
 `tokenizers.read_tokenizer` finds the tokenizer of a folder.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 from runnel.checks import expect_choice, expect_text, utf8
 from runnel.errors import CheckpointError, InputError, StateError
 
-GROUP_CHARS = 1 << 18  # one parallel batch
+GROUP_CHARS = 1 << 18  # characters of one parallel batch
 # the largest vocabulary accepted, because tables of its size are allocated; the largest published
 # has 2^18
 MOST_IDS = 1 << 24
-_LOOK_CHARS = 64  # of a text that are encoded together until one has a token
-_MOST_CHARS = 1 << 62  # in a stream: offsets are int64
+_LOOK_CHARS = 64  # `is_empty` encodes as many characters at a time, until one has a token
+_MOST_CHARS = 1 << 62  # the most characters of a stream: offsets are int64
 
 WORLD_FILE = "rwkv_vocab_v20230424.txt"
 LIBRARY_FILE = "tokenizer.json"
@@ -79,12 +79,12 @@ class Tokenizer(ABC):
 
     begin_id: int | None  # the markers of a text's start and end, None if the model has none
     end_id: int | None
-    # of all tokens that can be written as text, including special tokens
+    # token -> id, for all tokens that can be written as text, including special tokens
     vocabulary: Mapping[str, int]
     vocab_size: int  # one more than the largest id
     adds_space: bool  # whether the tokenizer itself puts a space before a text
     start: ClassVar[str | int]  # the context at the start of a text: see `cut`
-    # of the published embedding tables; ids above the vocabulary and below this may be markers
+    # rows of the published embedding tables; ids above the vocabulary and below this may be markers
     marker_rows: ClassVar[int] = 0
 
     @abstractmethod
@@ -96,8 +96,8 @@ class Tokenizer(ABC):
         """Encode the text after a `context`; return (tokens, characters consumed, the context after
         them).
 
-        A context is what a stream keeps of the text before, at first `start`. Unless the text ends
-        here (`final`), tokens that more text could change are omitted.
+        A context is the part of the text before that a stream keeps; at first it is `start`. Unless
+        the text ends here (`final`), tokens that more text could change are omitted.
         """
 
     def may_cut(self, text: str) -> bool:
@@ -198,7 +198,7 @@ def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def expect_readable(text: str) -> None:
-    """Raise an error for what is no text, or has lone surrogates."""
+    """Raise an error for a value that is no text, or has lone surrogates."""
     expect_text(text, "the text")
     utf8(text)
 
@@ -207,7 +207,7 @@ class TokenStream:
     """Text fed piece by piece. Tokens are returned as soon as no later text can change them.
 
     Attributes:
-        position: of the first character of `text`.
+        position: the offset of the first character of `text` in the stream.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -8,8 +8,8 @@ These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khm
 character is a letter with the marks that follow it, and a character between other scripts is a word
 of its own.
 
-Source: pairs of characters are what Lucene's CJKAnalyzer indexes. Differs: also for Thai, Lao,
-Khmer and Burmese, not for Korean, which has spaces.
+Source: Lucene's CJKAnalyzer indexes pairs of characters too; but not for Thai, Lao, Khmer and
+Burmese, and also for Korean, which has spaces.
 """
 
 import itertools

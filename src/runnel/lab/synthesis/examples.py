@@ -64,7 +64,7 @@ class Synthesis:
     encode: strategies.Encode  # returns the unit vectors of texts; needed for pairs
     guard: Decontaminator  # subsequences that overlap with its test sets are left out
     prompts: Mapping[str, str] = field(default_factory=lambda: strategies.PROMPTS)
-    version: str = strategies.VERSION  # of the prompts
+    version: str = strategies.VERSION  # the version of the prompts
     read: int = 0  # subsequences so far
     # examples by the length of their subsequence
     kept: Counter[int] = field(default_factory=Counter)

@@ -53,12 +53,12 @@ class Subsequence:
     """
 
     source: str  # where its document is from
-    start: int  # in that document
+    start: int  # the start in that document
     text: str
     # (S, 2) int64 characters of `text`: its units, without whitespace at their ends
     spans: np.ndarray
     tokens: int  # at most `length`, unless a single unit is longer
-    length: int  # of the requested ones
+    length: int  # the requested length that was drawn
 
     def unit(self, number: int) -> str:
         return self.text[slice(*self.spans[number].tolist())]

@@ -1,13 +1,13 @@
 """Three strategies for writing a question about a subsequence, with the units that answer it
 (docs/data.md).
 
-A place is a range of neighboring units of a subsequence, which the paper calls a chunk.
+A place is a range of neighboring units of a subsequence, which paper E calls a chunk.
 
-Source: paper E, sections 4 and 4.1, and appendix B (figures 5 to 9) for the steps and what each
-asks for, with the filters of its authors' code, and with the box of units that it shows around a
-place, which begins or ends near it: the paper says "200 surrounding sentences".
-Differs: the wording is our own; replies are JSON objects; the steps also return a reference answer,
-which the paper's steps for links do not have.
+Source: paper E (docs/papers.md), sections 4 and 4.1, and appendix B (figures 5 to 9), for the steps
+and the prompts. From its authors' code come the filters, and the range of units that is shown
+around a place and begins or ends near it, for which the paper says "200 surrounding sentences". The
+wording is our own, replies are JSON objects, and the steps also return a reference answer, which
+the paper's steps for links do not have.
 """
 
 import json
@@ -24,7 +24,7 @@ from runnel.lab.synthesis.sources import Subsequence
 from runnel.text.dialogue import Message, messages
 
 Kind = Literal["text", "number", "numbers", "objects"]
-VERSION = "1"  # of the wording below and of how replies are read: change it with either
+VERSION = "1"  # of the wording below and of the way replies are read: change it with either
 
 _SYSTEM = """\
 You prepare training examples for a search engine that finds sentences in long documents.
@@ -165,7 +165,8 @@ _FITS: dict[Kind, Callable[[object], bool]] = {
 }
 
 Strategy = Literal["link", "pair", "chunk"]
-PLACE_UNITS = {"sentence": 20, "clauses": 5}  # of a place: the paper's text, and its code
+# units of a place: as paper E says, and as its code does
+PLACE_UNITS = {"sentence": 20, "clauses": 5}
 AROUND = 200  # units that a language model reads to find connections, with the place ...
 NEAR = 10  # ... that has so many of them on one side, and all others on the other
 APART = 6  # units from one place of a pair to the other, at least: nearer ones share a paragraph
@@ -178,7 +179,7 @@ _TOO_FEW = "subsequences with too few units"
 _NOT_SHOWN = "replies with numbers of sentences that were not shown"
 _ANSWERED: dict[str, Kind] = {"question": "text", "answer": "text", "sentences": "numbers"}
 
-Ask = Callable[..., Reply]  # of the name of a prompt, and the texts in it
+Ask = Callable[..., Reply]  # asks with the name of a prompt and the texts that fill it
 Encode = Callable[[list[str]], np.ndarray]  # unit vectors (n, d)
 
 
@@ -189,7 +190,7 @@ class Draft:
     question: str
     answer: str
     units: tuple[int, ...]  # evidence, ascending
-    places: tuple[range, ...]  # in the order of the document
+    places: tuple[range, ...]  # the chosen places, in the order of the document
     connection: str | None = None
     distance: int | None = None  # units from one place to the other, 1 if they are neighbors
 

@@ -30,7 +30,7 @@ StructureStrategy = Literal["heading", "question", "definition", "list", "refere
 Span = tuple[int, int]
 
 _MOST = 6  # sentences of an answer: those nearest to the question
-_WORDS = 5  # of a sentence in prose, at least
+_WORDS = 5  # the fewest words of a sentence in prose
 _TITLE_WORDS = 12
 _TITLE_CHARS = 200
 _QUESTION_WORDS = range(3, 26)
@@ -90,7 +90,7 @@ class Asked:
     strategy: StructureStrategy
     question: str
     source: Span  # the characters that the question was made from
-    answer: Span  # of neighboring sentences
+    answer: Span  # the span of the answering sentences, which are neighbors
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class _Section:
     number: str  # "4.2", without punctuation; "" if it has none
     source: Span
     below: range
-    start: int  # of the first one
+    start: int  # the start of the first one
 
 
 def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
@@ -163,7 +163,7 @@ class _Sentences:
             if (span := trim(text, a, b))[0] < span[1]
         ]
         paragraphs = {trim(text, a, b)[0] for a, b in split_paragraphs(text).tolist()}
-        # of a paragraph or a block
+        # the spans of a paragraph or a block
         self.first = [start in paragraphs or self._is_item(start) for start, _ in self.spans]
 
     def __len__(self) -> int:
@@ -374,7 +374,7 @@ def _clash(question: Asked, other: Asked) -> bool:
     return any(start < last and first < end for first, last in needed)
 
 
-PART_SENTENCES = 300  # of a part, at most: training looks at that many sentences at a time
+PART_SENTENCES = 300  # the most sentences of a part: training looks at as many at a time
 PART_QUESTIONS = 20  # about a part, at most
 
 

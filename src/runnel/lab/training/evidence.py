@@ -123,12 +123,12 @@ def is_released(row: Mapping[str, Any]) -> bool:
 
 
 def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:
-    """Return a released row as one of evidence, with its units; the question is decoded from the
+    """Return a released row as a row of evidence, with its units; the question is decoded from the
     tokens.
 
-    Differs: where a unit ends among the tokens of a model is found as in retrieval
-    (`text.sentences.read_spans`), not taken from "sentence_indices": the same place, unless one
-    token has the end of a unit and the start of the next.
+    The row's "sentence_indices", the tokens at which units end, are not used. Retrieval finds these
+    tokens itself (`text.sentences.read_spans`): the same ones, unless one token has the end of a
+    unit and the start of the next.
 
     Source: https://github.com/MambaRetriever/MambaRetriever
         (train_data_generation/prepare_train_data.py; README.md, "License").

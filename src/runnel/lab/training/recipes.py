@@ -52,7 +52,7 @@ class ModelTable:
     # how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"
     template: str | None = _only("rerank")
     pooling: Literal["cls", "eos", "mean"] | None = _only("embed")
-    # what a retriever scores
+    # the unit that a retriever scores
     unit: Literal["sentence", "clauses", "paragraph"] | None = _only("sentences")
 
 
@@ -88,12 +88,13 @@ class DataTable:
     samples: int = _only("embed", "rerank", default=1)
     max_query_tokens: int | None = _only("embed")
     max_document_tokens: int | None = _only("embed")
-    max_tokens: int | None = _only("rerank")  # of a whole pair; only its document is cut
+    # the most tokens of a whole pair; only its document is cut
+    max_tokens: int | None = _only("rerank")
     # A longer document is cut to a window of one of these numbers of tokens, drawn once, when the
     # run reads its data. The window holds all evidence; if none is long enough, the document stays
     # whole. Empty: no cuts.
     lengths: tuple[int, ...] = _only("sentences", default=())
-    # what is written after a question and a document
+    # the text that the model learns to write after a question and a document
     target: Literal["answer", "evidence"] = _only("generate", default="answer")
     # Only examples whose evidence is all in this part of the document, from 0 (its start) to 1
     # (its end): docs/papers.md, E, table 23.
@@ -119,7 +120,7 @@ class TrainTable:
     group_tokens: int = _only("sentences", "generate", default=16384)
     epochs: float = 1.0
     max_steps: int | None = None  # stop after this many steps instead of `epochs`
-    temperature: float = _only("embed", default=0.05)  # of InfoNCE
+    temperature: float = _only("embed", default=0.05)  # the temperature of InfoNCE
     # How the loss of a document is normalized: as paper E says (docs/papers.md), or as its authors'
     # code does, whose loss is up to twice as large.
     normalization: Literal["paper", "code"] = _only("sentences", default="paper")

@@ -49,7 +49,7 @@ class DataFiles:
     folder: Path
     write: bool  # whether this process writes the files, not only reads them
     share: int = 1  # 1/share of the examples
-    fingerprint: str = ""  # of what the files are made of
+    fingerprint: str = ""  # the digest of everything that the files depend on
 
 
 def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:

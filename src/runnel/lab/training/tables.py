@@ -155,11 +155,11 @@ _FEATURES = Features(
     {
         "id": Value("string"),
         "query": List(Value("int32")),  # token ids, without the template
-        "ids": List(Value("int32")),  # of the document
-        "bounds": List(Value("int32")),  # of `SentenceTokens`, as the next
+        "ids": List(Value("int32")),  # token ids of the document
+        "bounds": List(Value("int32")),  # `bounds` and `ends` of `SentenceTokens`
         "ends": List(Value("int32")),
         "labels": List(Value("bool")),
-        "tokens": Value("int64"),  # of the item
+        "tokens": Value("int64"),  # the tokens of the item
     }
 )
 
@@ -332,7 +332,7 @@ def write_triple_table(
     if recipe.job == "rerank":
         columns = {"query": text, "docs": List(text), "labels": List(Value("float32"))}
     counts: Counter[int] = Counter()  # rows, by their number of negatives
-    lead = prompts.get("document", "")  # of an embedder
+    lead = prompts.get("document", "")  # the document prompt of an embedder
 
     def rows() -> Iterator[dict[str, object]]:
         for query, positive, negatives, row in _examples(data, recipe, guard, prompts):
@@ -433,7 +433,7 @@ def _examples(
     table = recipe.data
     source = Path(data.path)
     rng = np.random.default_rng(recipe.train.seed)
-    pool: list[str] = []  # of random negatives
+    pool: list[str] = []  # texts from which random negatives are drawn
     if _random(table):
         every = _triples(data, Decontaminator(()))
         pool = sorted({text for triple in every for text in triple.positives})

@@ -44,8 +44,8 @@ from runnel.models.pocket.scorer import VectorQuery, VectorScorer
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.recurrent.heads import HeldHead
 
-_SENTENCES = 300  # of a document in one step
-_BEST = 40  # of these, the best by the sum of z-scores
+_SENTENCES = 300  # the most sentences of a document in one step
+_BEST = 40  # how many of these are kept: the best by the sum of z-scores
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
 _LOADED = 64  # documents held in memory
 _ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
@@ -476,7 +476,7 @@ class LayerModule(nn.Module):
         encoder.requires_grad_(False)
         self.layers = encoder.sentence_layers.requires_grad_(True)
         self.mean = copy.deepcopy(self.layers).requires_grad_(False)
-        # in a tuple: no parameters of this module
+        # in a tuple, so that its parameters are not those of this module
         self._inside = (encoder, head.requires_grad_(False))
 
     def forward(self, items: Sequence[LayerItem]) -> tuple[Tensor, list[list[Tensor]]]:

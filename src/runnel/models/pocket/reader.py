@@ -133,7 +133,8 @@ class PassageReader(Reader):
             row = sums.layout
             # the ids of each passage in the row, markers and prompt included
             blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
-            ranges = positions = None
+            ranges: np.ndarray | None = None
+            positions: np.ndarray | None = None
             if self.embedder.pooling == "mean":
                 ranges = np.concatenate([blocks, [[0, len(row.ids)]]])  # and the whole document
             else:

@@ -1,8 +1,8 @@
-"""What a document is: its kind, recognized by its first bytes; limits on its size; and its
-canonical text.
+"""Documents: their kinds, recognized by the first bytes (`recognize`); limits of their size
+(`Limits`); and their canonical text (`DocumentText`, made by `Canonical`).
 
-The canonical text is what all readers return: consecutive blocks with only whitespace between them.
-The canonical text of plain text is the file's own; blocks are marks in it.
+All readers return a canonical text: consecutive blocks with only whitespace between them. For plain
+text it is the file's own text, and blocks are marks in it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runnel.text.lines import GZIP, ZSTD
 # ---- kinds and limits ----------------------------------------------------------------------------
 
 HEAD_BYTES = 4096
-# 5, 6: an empty archive
+# The first bytes of packed files. PK 5 6 is an empty archive.
 _MAGIC = ((b"PK\x03\x04", "zip"), (b"PK\x05\x06", "zip"), (GZIP, "packed"), (ZSTD, "packed"))
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # Unsupported kinds that users may try, and what to do about them.
@@ -75,7 +75,7 @@ def recognize(head: bytes, name: str) -> str:
     text_by_name = FORMATS[by_name].takes == "text" and by_name != "txt"
     for kind, entry in FORMATS.items():
         if text_by_name and kind != "pdf":
-            continue  # such as HTML in Markdown
+            continue  # such as HTML in a Markdown file
         if entry.begins is not None and re.match(entry.begins, begin):
             return kind
     return by_name
@@ -128,8 +128,10 @@ class Limits:
 
 _LINE_ENDS = re.compile(r"\r\n?")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_PROGRAMS = ("docx", "odp", "ods", "odt", "pdf", "pptx", "xlsx")  # fill in titles themselves
-# The name of a file, perhaps after that of the program, and what a new document is called.
+# kinds of files whose programs fill in titles by themselves
+_PROGRAMS = ("docx", "odp", "ods", "odt", "pdf", "pptx", "xlsx")
+# Titles that say nothing: the name of a file, perhaps after the name of a program, and the names
+# that programs give new documents.
 _NO_TITLE = re.compile(
     r"(?:Microsoft )?(?:Word|Excel|PowerPoint|Publisher|Visio) - .*"
     r"|.*\S\.(?:docx?|dotx?|dvi|html?|indd|od[pst]|p65|pdf|pptx?|ps|qxd|rtf|tex|txt|wpd|xlsx?)"
@@ -158,7 +160,7 @@ class Block:
             contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
-        lead: of a row the caption and the name of each column, of a table that has them.
+        lead: for a row of a table, the caption and the name of each column, if the table has them.
     """
 
     start: int
@@ -226,7 +228,7 @@ class DocumentText:
         )
 
     def __hash__(self) -> int:
-        return hash(self.text)  # which a text remembers
+        return hash(self.text)  # Python keeps the hash of a text
 
     def block_at(self, offset: int) -> Block | None:
         """Return the block that contains a character, or the last block before it; None before the
@@ -307,11 +309,11 @@ class Canonical:
     """A text under construction. Set `page` before adding its blocks.
 
     Attributes:
-        above: levels of the headings that a part of the document, such as the body of a mail,
+        above: how many levels of headings a part of the document, such as the body of a mail,
             cannot close.
-        limits: for the length of the text; None: without a limit.
+        limits: limits of the length of the text; None: no limit.
         unread: spans as in `DocumentText`, in any order.
-        omitted: characters that are left out, by why: "hidden", "deleted".
+        omitted: how many characters are left out, by reason: "hidden", "deleted".
     """
 
     def __init__(self, warning: str | None = None, limits: Limits | None = None) -> None:

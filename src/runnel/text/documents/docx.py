@@ -27,12 +27,12 @@ from runnel.text.documents.symbols import PRIVATE, UNKNOWN, is_symbolic, symbol
 
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
 _ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
-_NO_LEVEL = -1  # of a line of a table of contents
-_OUTLINE = tuple("012345678")  # 9 is body text
+_NO_LEVEL = -1  # the level of a style for lines of a table of contents
+_OUTLINE = tuple("012345678")  # outline levels of headings; 9 is body text
 _NOTES = {"footnotes": "footnote", "endnotes": "endnote"}
-_FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # of the numbers of notes
+_FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # the number formats of notes
 _REMOVED = ("del", "moveFrom")
-_LEFT_OUT = (*_REMOVED, "rt")  # the last: readings of ruby
+_LEFT_OUT = (*_REMOVED, "rt")  # "rt" are readings of ruby
 _VANISH = "{*}rPr/{*}vanish"
 _BOLD = "{*}rPr/{*}b"
 _OFF = ("0", "false", "none")
@@ -158,12 +158,12 @@ class _Document:
         }
         self.flow = Flow()
         self.notes: dict[tuple[str, str], str] = {}  # the marks of notes that are referred to
-        self._numbered: Counter[str] = Counter()  # notes by kind
-        self.omitted: Counter[str] = Counter()  # characters, by why
-        self.unknown = 0  # symbols
+        self._numbered: Counter[str] = Counter()  # how many notes there are, by kind
+        self.omitted: Counter[str] = Counter()  # how many characters were left out, by why
+        self.unknown = 0  # how many symbols are unknown
         self._unused: set[int] = set()  # ids of elements that are not read
-        self._font = ""  # of the open run
-        self._in_hidden_style = False  # the open paragraph
+        self._font = ""  # the font of the open run
+        self._in_hidden_style = False  # whether the style of the open paragraph is hidden
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from runnel.text.documents.headings import ITEM
 
-_LOOK = 200  # characters of a line that are looked at
+_LOOK = 200  # how many characters of a line are looked at
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DATE = (
     r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ])?\d{4}[-/.]\d\d?[-/.]\d\d?"
@@ -78,20 +78,21 @@ _SECTION = re.compile(r"\[{1,2}([^\[\]]{1,80})\]{1,2}")
 _SHORT_KEY = re.compile(r"[\"']?\S{1,60}(?:[ ][^\s:=]{1,60})?[ \t]*(?:=|:(?=\s|\Z))")
 _PARENT = re.compile(r"([^\s:=#;-][^:=#]{0,80}):")
 _ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
-_BRACES = re.compile(r"[{};]\s*\Z")  # ends lines of settings in braces
-_CLEAR = 0.6  # of the lines of a paragraph
-# of the lines of a log or a chat: stack traces and messages have many lines
+_BRACES = re.compile(r"[{};]\s*\Z")  # the end of lines of settings in braces
+_CLEAR = 0.6  # the least share of the lines of a paragraph that begin like entries
+# the least shares of entries among the lines of a log or a chat, whose messages have many lines
 _SHARES = {"stamp": 1 / 3, "timed": 0.2, "below": 0.2}
-_INDENTED = 0.4  # of all lines begin with keys
+# the least share of the lines that begin with keys
+_INDENTED = 0.4
 _CODES = 0.8
-_FEW = 3  # lines
-_TURNS = 4  # of speakers, at least ...
-_TURN_LINES = 0.2  # ... and of the lines that are not indented
-_LIST = 5  # lines of a list whose lines do not begin alike, at least
-_SHORT = 60  # characters of such a line
+_FEW = 3  # the fewest such lines
+_TURNS = 4  # the fewest turns of speakers of a dialogue
+_TURN_LINES = 0.2  # and their least share of the lines that are not indented
+_LIST = 5  # the fewest lines of a list whose lines do not begin alike
+_SHORT = 60  # the most characters of a line of such a list
 _VERSE = 20  # characters of a line of verse, whose lines are about as long as each other
 _EVEN = 0.6
-_WRAPPED = 45  # characters of a line of prose, at least
+_WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
 SECTIONS = 20  # level of the name of a section, below all titles
 
@@ -126,7 +127,7 @@ class Entries:
         pairs: Counter[tuple[str, str]] = Counter()  # keys of the first lines of paragraphs
         opening = ""
         self._names_above = False
-        names: Counter[str] = Counter()  # that may be of speakers
+        names: Counter[str] = Counter()  # words that may be names of speakers
         flush = 0  # lines that are not indented
         for match in re.finditer(r"[^\n\f]+", text):
             line = match[0]

@@ -15,7 +15,7 @@ from runnel.text.documents.table import AMOUNT, add_rows, count_names, is_amount
 _LONG_PARAGRAPH = 1000
 _LONG_PARAGRAPHS = 400
 _SEVERAL = 3
-_MOST_SPANNED = 1000  # columns or rows
+_MOST_SPANNED = 1000  # the most columns or rows of a merged cell
 _MOST_REPEATED = 10_000  # characters of all copies of a merged cell's value
 _MOST_TITLES = 3  # rows of one cell above a table; more are a list
 _MARKER = re.compile(
@@ -28,9 +28,9 @@ _SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")
 _SIGN_AFTER = re.compile(r"[)%*]+")
 _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
 CAPTION = "caption"  # the kind of paragraphs that the file calls so; they are added as paragraphs
-_MOST_CAPTION = 300  # characters of others
+_MOST_CAPTION = 300  # the most characters of other paragraphs that can be captions
 _NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")
-_RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # also dots that lead to a number
+_RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # only lines, or dots that lead to a number
 _CAPTION = re.compile(
     r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
     r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
@@ -243,8 +243,8 @@ class TableBlock:
         """
         part: list[TableRow] = []
         columns: set[int] = set()
-        amounts: set[int] = set()  # the columns with amounts
-        gap = False  # the row above is empty
+        amounts: set[int] = set()  # the columns that have had amounts
+        gap = False  # whether the row above is empty
         for line in self._lines():
             if not line.values:
                 gap = self.is_sheet
@@ -282,7 +282,8 @@ class TableBlock:
 
     def _placed(self) -> Iterator[list[_Value]]:
         """Yield the values of each row in their columns, also values that reach down from above."""
-        reaching: dict[int, tuple[int, _Value]] = {}  # by first column: rows to come, value
+        # by first column, the rows that the value still reaches, and the value
+        reaching: dict[int, tuple[int, _Value]] = {}
         values: dict[int, _Value] = {}
         for row in self.rows:
             above = values

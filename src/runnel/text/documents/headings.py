@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 
-# begins an item of a list
+# the beginning of an item of a list
 ITEM = re.compile(
     r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]"  # a bullet
     r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]"  # 1.2.
@@ -40,7 +40,8 @@ def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
         if before < n - 1
         and (after > n + 1 or (lines[after][0].isspace() and not lines[n][0].isspace()))
     }
-    styles: list[tuple[str, bool]] = []  # of rules: their sign, and whether one is above too
+    # the styles of titles: the sign of the rule below, and whether there is one above too
+    styles: list[tuple[str, bool]] = []
     free = -1  # the last line of the last heading
     for before, n, after in zip(full, full[1:], full[2:], strict=False):
         words = lines[n].strip()

@@ -1,4 +1,7 @@
-"""Read HTML and XHTML: the visible text of a page, without scripts, styles and navigation."""
+"""Read HTML and XHTML: the visible text of a page, without scripts, styles and navigation.
+
+read_html -> add_page -> _walk, over the elements in order -> _Page, which makes blocks of them
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ _BLOCKS = frozenset(
     " figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu ol p pre search"
     " section summary table tbody td tfoot th thead tr ul".split()
 )
-_KINDS: dict[str, tuple[str, int | None]] = {  # with the level of headings
+# by tag, the kind of block, and the level of a heading
+_KINDS: dict[str, tuple[str, int | None]] = {
     "caption": (CAPTION, None),
     "li": ("item", None),
     "dt": ("item", None),
@@ -67,7 +71,7 @@ _NAVIGATION = re.compile(
 )
 _SIGNS = re.compile(r"[\W_]+")
 _NUMBERS = re.compile(r"[\W\d_]+")
-_ROWS = 3  # of a table of contents, at least, if no heading repeats them
+_ROWS = 3  # the fewest rows of a table of contents whose texts no heading repeats
 _INLINE = ("a", "sup", "span", "label")
 _CONTROLS = ("input", "textarea", "label")  # apart from the words around them
 _STRUCK = ("del", "s", "strike")
@@ -218,7 +222,7 @@ class _Page:
         self.opened: dict[int, int] = {}
         self.kinds = [_KINDS["blockquote"]]  # kinds of the open elements that set one
         self.links: list[str] = []  # texts of links in `inline`
-        self.inner = 0  # of these, links to a part of a page
+        self.inner = 0  # how many of these lead to a part of a page
         self.titles: set[str] = set()  # words of headings
         self.parts: dict[str, LexborNode] = {}  # the page's parts by name
         self.omitted: Counter[str] = Counter()  # characters
@@ -256,7 +260,7 @@ class _Page:
         if tag in _STRUCK:
             self.omitted["deleted"] += len(node.text().strip())
             return True
-        # of the page, not of an article
+        # the header or footer of the page, not of an article
         if tag == "footer" and node.parent is not None and node.parent.tag == "body":
             return True
         attributes = node.attributes

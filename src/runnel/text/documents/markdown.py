@@ -125,7 +125,8 @@ class _Marks:
         self.end = 0
         self.kind = "paragraph"
         self.names: tuple[str, ...] = ()  # caption and names of the open table's columns
-        self.closing: str | None = None  # what ends the open code, comment or table of html
+        # the line that ends the open code block, comment or HTML table
+        self.closing: str | None = None
         self.unread = unread_in(text)
 
     def add_front_matter(self, lines: list[str]) -> int:
@@ -308,7 +309,8 @@ def _heading(line: str) -> tuple[int, str] | None:
 
 def _markup(words: str) -> Iterator[tuple[int, int]]:
     """Yield the comments, tags and escapes of a block."""
-    if _ANY_TAG.fullmatch(words.lstrip("# \t")):  # such as <Legalese>
+    # a heading that is a single tag, such as <Legalese>
+    if _ANY_TAG.fullmatch(words.lstrip("# \t")):
         yield 0, len(words)
         return
     for match in _MARKUP.finditer(words):

@@ -28,9 +28,11 @@ class Numbering:
     def __init__(self, part: Element | None) -> None:
         self._abstract: dict[str, Element] = {}
         self._instances: dict[str, Element] = {}
-        self._levels: dict[str, dict[int, Element]] = {}  # by instance
-        self._starts: dict[str, dict[int, int]] = {}  # of levels that an instance begins anew
-        self._counts: dict[str, dict[int, int]] = {}  # by abstract definition and level
+        self._levels: dict[str, dict[int, Element]] = {}  # by instance, its levels
+        # by instance, the levels that begin at another number
+        self._starts: dict[str, dict[int, int]] = {}
+        # by abstract definition and level, the current number
+        self._counts: dict[str, dict[int, int]] = {}
         self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
         for child in () if part is None else part:
             if child.tag.endswith("}abstractNum"):

@@ -10,7 +10,7 @@ from runnel.text.documents.flow import Flow, TableBlock, spanned
 from runnel.text.documents.numbering import integer, numeral
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
-# by the element that holds the content
+# kinds of documents by the element that holds the content
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _WRITTEN = {"s": " ", "tab": " ", "line-break": "\v"}  # a line end of the file is only a space
@@ -65,8 +65,9 @@ class _Styles:
 
     def __init__(self, roots: Sequence[Element]) -> None:
         self.hidden: set[str] = set()
-        self._levels: dict[tuple[str, int], Element] = {}  # by list style ("": headings) and level
-        self._counts: dict[str, list[int]] = {}  # by list style
+        # by list style ("": headings) and level, its definition
+        self._levels: dict[tuple[str, int], Element] = {}
+        self._counts: dict[str, list[int]] = {}  # by list style, the current numbers
         parts = (part for root in roots for part in root if tag(part) != "body")
         for style in (style for part in parts for style in part):
             if tag(style) == "style":
@@ -117,14 +118,15 @@ class _Content:
         self.kind = kind
         self.styles = styles
         self.lists: list[str] = []  # the styles of the open lists
-        self.number = ""  # of the next paragraph
-        self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
+        self.number = ""  # the automatic number of the next paragraph
+        # for each open element, whether its own text belongs to a paragraph
+        self.inline: list[bool] = []
         # open paragraphs: notes and text boxes nest paragraphs in a paragraph
         self.paragraphs: list[list[str]] = []
         self.flow = Flow()
         self.open: Counter[str] = Counter()  # elements by name
         self.notes: list[str] = []
-        self.mark = ""  # of the open note
+        self.mark = ""  # the mark of the open note
         self.pages = 0
         self.title: Element | None = None
 

@@ -68,7 +68,8 @@ class Archive:
         refer to other files.
         """
         data = self.read(name)
-        if _ENTITY.search(data.replace(b"\0", b"")):  # in UTF-8 or UTF-16
+        # finds it in UTF-8 and in UTF-16, whose characters have a zero byte
+        if _ENTITY.search(data.replace(b"\0", b"")):
             raise ReadError(
                 f"its part {name!r} declares XML entities, which such a file does not need; reading"
                 " it is not safe"

@@ -44,7 +44,7 @@ _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05  # of a document's characters; if more have no meaning, a warning says so
 _SHOWN = 12  # the most ranges of pages in a warning
 _ENTRIES = 3  # an outline with fewer entries does not have the document's headings
-_PAGE_BYTES = 8  # of a file; each page takes more, even if it is blank and compressed
+_PAGE_BYTES = 8  # bytes of the file; each page takes more, even if it is blank and compressed
 # Characters that a heading on the page may have besides its title in the outline: "Chapter 3: "
 _NUMBERING = 12
 

@@ -11,10 +11,11 @@ from runnel.text.documents.pdf_words import Box, Word
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage
 
-_FIELD_BYTES = 1 << 20  # of a value, at most
+_FIELD_BYTES = 1 << 20  # the most bytes of a value
 _LEFT = 12.0  # the largest distance of a label from its field, in heights of its words
 _ABOVE = 1.5
-_SAME_LINE = 0.7  # in heights of a label's words, between its middle and the field's
+# the most distance between the middles of a label and its field, in heights of the words
+_SAME_LINE = 0.7
 
 
 def fields_of(document: PdfDocument, page: PdfPage, words: Sequence[Word]) -> Iterator[str]:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 _THIN = 3.0  # the most points across a line, and between two lines that are one
 _SHORTEST = 4.0  # points of a line
 _MOST = 2_000  # paths or lines of a page; more draw a map or a plot
-_MOST_SEGMENTS = 400  # of a path
-_MOST_LINES = 6  # of text in a usual cell; with more the lines frame parts of a page
+_MOST_SEGMENTS = 400  # the most segments of a drawn path
+# the most lines of text in a cell of a table; with more, the drawn lines frame parts of a page
+_MOST_LINES = 6
 _SAME_LINES = 3  # of text in every cell of a row: these may be rows without lines between them, ...
 _MOST_ROWS = 0.8
 _SEVERAL = 0.3  # ... if more than this share of the rows are so
@@ -203,7 +204,8 @@ def _connected(lines: np.ndarray) -> np.ndarray:
         least = np.where(touch, tables, len(lines)).min(1)
         if (least == tables).all():
             break
-        tables = least[least]  # in steps that double
+        # takes the table of that table too: chains shorten by half in each step
+        tables = least[least]
     return tables
 
 

@@ -2,7 +2,13 @@
 read.
 
 A PDF has only places of words. Rows of words that leave the same gaps free are columns of prose, if
-their lines go on in the line below, or else a table.
+their lines go on in the line below; otherwise they are a table.
+
+    lay_out       the words of a page -> its parts
+    rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
+    _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
+                  for each whether it is columns, which are regions again, or a table (`_Table`)
+    _paragraphs   the lines of a column -> paragraphs
 """
 
 from __future__ import annotations
@@ -42,14 +48,14 @@ _EQUAL = 0.03  # the largest difference of the widths of letters of a font of pr
 NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
 _NUMBERS = 0.5  # the least share of numbers after the first column of a table in such a font
 _CODE = 0.6  # the share of the words of a program that are in its font, at least
-_COLUMNS = 3  # that two rows have in common, at least, if there is more space between them
+_COLUMNS = 3  # the fewest columns that two rows share if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
-_LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
+_LOOSE = 1.3  # the least distance of lines of two paragraphs, in units of the usual distance
 _DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
 _OWN = 5  # lines from which a column has its own usual distance
 _TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
-_FULL = 0.85  # of a column's width: a line that ends beyond it is full
+_FULL = 0.85  # of the width of a column: a line that ends beyond it is full
 _DOTS = ". . . . ."
 _DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
@@ -315,7 +321,7 @@ class _Region:
         rows = rows_of(words)
         _lead_to_pages(rows, self.height)
         self.rows = [_Row(row, self.height) for row in rows]
-        self.runs: dict[int, _Run] = {}  # by the row where they begin
+        self.runs: dict[int, _Run] = {}  # by their first row
         # rows that may have text on both sides of a gap
         self.parted = [not row.is_phrase for row in self.rows]
         for number, (above, row) in enumerate(pairwise(self.rows), start=1):
@@ -565,7 +571,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     of prose, or none in a table.
     """
     where = {id(word): number for number, row in enumerate(rows) for word in row.words}
-    begins = []  # of each column: the rows in which something begins
+    begins = []  # for each column, the rows in which a text begins
     occupied = []
     prose = []
     indexes = 0  # columns of words with dots up to their page

@@ -23,9 +23,9 @@ _BULLET = re.compile(
     r"(?!\S*[\u2022\u25cf])\s*"
 )
 _LEADERS = 5  # the fewest dots between a title and its page
-_ENTRIES = 3  # of a table of contents, at least
+_ENTRIES = 3  # the fewest entries of a table of contents
 _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
-_NOTE_LINES = 12  # of notes at most: longer text is a list of references
+_NOTE_LINES = 12  # the most lines of notes: a longer text is a list of references
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06
 _AHEAD = 24  # parts that are searched for the rest of a sentence
@@ -35,8 +35,9 @@ _SPARSE = 0.6  # the largest share of cells that marks fill
 _LARGER = 1.1  # the least size of a title, in sizes of the document's text
 _NUMBERED = re.compile(r"(?:\d{1,2}(?:\.\d{1,2}){0,4}\.?|[IVX]+\.|[A-Z]\.)\s+(?=[^\W\d_])")
 _BOLD = re.compile(r"bold|black|heavy|-BX|cmbx", re.IGNORECASE)
-_MOST_ALIKE = 0.6  # of the parts in the font and size of headings, at least
-_MOST_TITLES = 0.4  # of the text, in characters: more are a form or slides
+_MOST_ALIKE = 0.6  # the least share of headings among the parts in their font and size
+# the most of the text, in characters, that titles can be: more are a form or slides
+_MOST_TITLES = 0.4
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
 
@@ -50,7 +51,7 @@ def mark_asides(parts: Sequence[PdfPart]) -> None:
         part.aside |= CAPTION.match(part.text) is not None
     body = sizes.most_common(1)[0][0] if sizes else 0.0
     _mark_plots(parts)
-    last = True  # of its column
+    last = True  # whether it is the last part of its column
     for part in reversed(parts):
         small = part.kind == "paragraph" and part.height < _SMALLER * body
         if last and small and part.text.count("\n") < _NOTE_LINES and _NOTE.match(part.text):
@@ -252,7 +253,7 @@ def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
     """Return parts with each list item, and each line of a table of contents, as a part."""
     split = [piece for part in parts for piece in (_by_lines(part) if part.text else [part])]
     run = last = at = 0
-    runs: list[int] = []  # of each entry
+    runs: list[int] = []  # for each entry, the number of the table of contents that it is in
     entries = [part for part in split if part.kind == CONTENTS and not part.aside]
     for entry in entries:
         end = entry.text.rpartition(" ")[2]

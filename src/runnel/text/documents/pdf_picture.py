@@ -26,7 +26,7 @@ from runnel.text.documents.pdf_words import Box, around, on_picture, words_of
 if TYPE_CHECKING:
     from pypdfium2 import PdfBitmap, PdfPage
 
-PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
+PIXELS = 2_500_000  # the pixels of a picture: a page of A4 has 160 dots per inch
 OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
 # the least share of the lower box's height that two boxes of a line have in common: a comma hangs
@@ -39,7 +39,7 @@ _FOUND = 0.5  # the least share of a part's letters that must be on the page in 
 class PagePart:
     """A part of a document on one page."""
 
-    page: int  # from 1
+    page: int  # the number of the page, from 1
     before: str  # the text of the page before the part, to tell repetitions apart
     text: str
 

@@ -21,11 +21,11 @@ _NUMBER_TIMES = 2  # the same, for a page number
 _PAGE_NUMBER = re.compile(
     rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*{NUMBER})?\W*", re.IGNORECASE
 )
-_EDGE_LINES = 3  # at the top, and at the bottom
-_EDGE_WORDS = 120  # at the top, and at the bottom: those of more lines
+_EDGE_LINES = 3  # lines at the top of a page, and at its bottom, that are looked at
+_EDGE_WORDS = 120  # only as many words from the top and from the bottom are made into lines
 _APART = 1.3  # the distance of a line from the text, in units of the page's usual distance
 _DOUBLE = 2.0  # the largest usual distance, in heights of a line
-_CELLS = 3  # of a line that may have the names of columns
+_CELLS = 3  # the cells of a line that may have the names of columns
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
 _ROMAN = r"(?=[ivxlc])c{0,3}(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
 _NUMBER = re.compile(rf"\d+|(?<!\S){_ROMAN}(?!\S)")
@@ -86,7 +86,8 @@ class RunningLines:
     """Finds running heads and feet while pages are read."""
 
     def __init__(self, titles: dict[int, list[str]]) -> None:
-        self.titles = titles  # of the outline, by page from 0; lines with one of them stay
+        # the titles of the outline, by page index; a line with one of them stays
+        self.titles = titles
         self.heads: dict[str, PdfPart] = {}  # where they first occur, by what they say
 
     def find(self, number: int, near: dict[int, Edges]) -> tuple[set[int], list[list[PdfPart]]]:

@@ -1,7 +1,8 @@
 """The words of a page of a PDF: their text, and where they stand on the page as it is seen.
 
 PDFium's text layer has characters with boxes, in the order in which they are drawn. Words that a
-reader of the page cannot see are left out and counted.
+reader of the page cannot see are left out and counted. `words_of` has a `_Reader` do it: `read`
+makes words of the characters, and `_seen` drops the invisible ones.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ _FAINT = 150  # of 255: the least of the three colors of text that may be a wate
 _LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
 # the height of text that cannot be seen: in points, and in heights of the page
 _TINY = (1.0, 0.0025)
-_PIXELS = 1_000_000  # of the picture that shows whether pale text is seen
-_CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
+_PIXELS = 1_000_000  # the most pixels of the picture that shows whether pale text is visible
+# the least difference, of 255, between the lightest and the darkest place of visible text
+_CONTRAST = 24
 _FONT_NAME_BYTES = 128
 # points, for lines of text without places
 _LINE = 10.0
@@ -85,7 +87,8 @@ _DIFFERENT = 0.2
 # the least width of a character of a word, on average, that may hold a gap, and of the gap
 _WIDE = 0.6
 _GAP = 0.8
-_SAME_PLACE = 0.2  # of a word that is drawn again, at most: the distance, in heights
+# the most distance, in heights, at which a word counts as drawn again in the same place
+_SAME_PLACE = 0.2
 _UPRIGHT = 4  # the least height of a vertical line of text, in widths
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
 _LOST_LETTERS = re.compile("[ilfhT]+")
@@ -96,7 +99,7 @@ _PIECES = 4
 _LETTER_SPACE = 0.18
 _SPACED = 2.0  # the largest space between two words
 _WORD_SPACE = 1.7  # the least space between two words, in spaces between letters
-# what is said of a page
+# the warnings about a page
 _HIDDEN = "text that cannot be seen (invisible, white or outside the page) is left out"
 _WATERMARK = "a watermark is left out"
 _DOUBTFUL = "the font has wrong letters for ligatures such as fi, so words may lack letters"
@@ -228,8 +231,10 @@ class _Reader:
         self.reference = byref(self.rectangle)
         self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
         self.vertical = False  # whether there is vertical writing
-        self.same: dict[tuple[str, str, float], list[Word]] = defaultdict(list)  # of equal looks
-        self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
+        # words of equal text and look
+        self.same: dict[tuple[str, str, float], list[Word]] = defaultdict(list)
+        # the widths of letters, divided by their size
+        self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)
         self.wide: list[tuple[Word, int, float]] = []  # letters of `_LOST`: the place in the word
         self.faults: set[str] = set()
 

@@ -194,7 +194,8 @@ def _read_table(flow: Flow, event: str, element: Element) -> None:
     elif name == "tr" and event == "start":
         flow.open_row()
     elif name == "tc" and event == "start":
-        if any(element.get(rest) in _ON for rest in ("hMerge", "vMerge")):  # of a merged cell
+        # the cell is a part of a merged one
+        if any(element.get(rest) in _ON for rest in ("hMerge", "vMerge")):
             return
         flow.open_cell(spanned(element.get("gridSpan")), spanned(element.get("rowSpan")))
     elif name == "tc":

@@ -1,5 +1,5 @@
 """Read documents of all kinds. Files that may crash or hang their parser are parsed in a separate
-process.
+process (`worker.py`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _ROLLING = re.compile(r"<\d\d:\d\d")  # times of words: each cue repeats the lin
 _DASH = re.compile(r"(?:[-\u2013\u2014]|>{2,3})[ \t]*(?=\S)")
 _NAMED = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*){0,2}:\s")  # who speaks
 _ENDED = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"')\]\u201d\u2019\u266a]*\Z")
-_PAUSE_S = 8  # after which something else begins
+_PAUSE_S = 8  # the pause after which a new paragraph begins
 _LONGEST = 400  # characters without the end of a sentence
 
 

@@ -32,7 +32,8 @@ _MOST_NAMES = 4  # rows of names of columns
 _DIGIT = re.compile(r"\d")
 _HEAD_CHARS = 60
 _LIST = 4  # rows with amounts, at least, of two columns with names
-_LEAST_COLUMNS = 3  # of a table whose first row is taken for names without being marked as such
+# the fewest columns of a table whose first row counts as names, although the file does not say so
+_LEAST_COLUMNS = 3
 
 
 def add_rows(

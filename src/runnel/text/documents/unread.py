@@ -21,10 +21,10 @@ from runnel.text.documents.entries import TURN
 
 _NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[ \t]+|\Z)")
 _TURN = re.compile(rf"{TURN}|[QA][ \t]+(?=[A-Z\"'])")
-_LINES = 10  # of a transcript, at least
-_MOST = 0.7  # of its lines have numbers
+_LINES = 10  # the fewest lines of a page of a transcript
+_MOST = 0.7  # the least share of its lines that have numbers
 _PROSE = 25  # characters of at least half of the lines, if they are not counted page by page
-_WRAPPED = 0.1  # of its lines begin inside a sentence
+_WRAPPED = 0.1  # the least share of its lines that begin inside a sentence
 _HEADS = 6  # lines between two pages, at most
 
 _OPEN, _CLOSE = r"[\[{(<*_=~#|%-]{1,10}", r"[\]})>*_=~#|%-]{1,10}"
@@ -33,7 +33,7 @@ _PAGE_MARK = re.compile(rf"{_OPEN}[ \t]*{_PAGE}[ \t]*{_CLOSE}", re.IGNORECASE)
 _PAGE_NUMBER = re.compile(rf"[-\u2013 \t]*(?:{_PAGE}|\d{{1,4}})[-\u2013 \t]*", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 _REPEATED = 3  # pages on which a running head is
-_SPACES = 2  # in a line that goes on after a page break, at least
+_SPACES = 2  # the fewest spaces in a line that goes on after a page break
 _LONG = 40  # characters of a line that goes on after a number that stands alone
 _ENDED = re.compile(r"[.!?:;\u2026][\"')\]\u201d\u2019]*\Z")
 _OPEN_END = re.compile(r"(?:\b(?:of|the|and|to|in|a|an|for|with|by|at|or|that)|,)\Z")

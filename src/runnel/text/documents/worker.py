@@ -25,7 +25,7 @@ _GRACE_S = 5
 class _Task(TypedDict):
     """A line of standard input, as `reader.py` writes it."""
 
-    kind: str  # of `FORMATS`, or "zip"
+    kind: str  # one of `FORMATS`, or "zip"
     path: str
     encoding: str | None
     limits: dict[str, Any]  # the fields of `Limits`

@@ -76,7 +76,7 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
     cell keeps its column.
     """
     merged, names, frozen = _marks(archive, sheet._worksheet_path.lstrip("/"))
-    covered: dict[int, int] = {}  # by column: the last row that a merged cell reaches
+    covered: dict[int, int] = {}  # by column, the last row that a merged cell covers
     flow = Flow()
     flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
