@@ -10,6 +10,7 @@ from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
 from runnel.files import Decoded
 from runnel.models.folder import BUILT_IN, load_model
 from runnel.models.model import Model
+from runnel.models.pocket import looks
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
 
@@ -117,3 +118,22 @@ def test_sentences_have_no_probability_where_documents_have_none(
     assert (findings.answers is not None) == (hit.answers is not None) == known
     for sentence in (*findings.sentences, *hit.sentences):
         assert (sentence.answers is not None) == known
+
+
+def test_the_second_look_adds_the_cosine_of_each_of_the_best_sentences_alone(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cosine is the embedder's, which reads a sentence without the text around it."""
+    retriever = SentenceRetriever(model)
+    sentences = [sentence.text.strip() for sentence in retriever.score("harbor", TEXT)]
+    query = next(iter(QUESTIONS))
+    weights = (looks._ALONE, 0.0)
+    judged = []
+    for weight in weights:
+        monkeypatch.setattr(looks, "_ALONE", weight)
+        (scored,) = retriever.rank(query, [TEXT])
+        assert scored.second is not None and len(sentences) == scored.second.read.sum() < 16
+        judged.append(scored.second.judged)
+    vectors = Embedder(model).encode([query, *sentences])
+    added = weights[0] * (vectors[1:] @ vectors[0] - looks._USUAL)
+    np.testing.assert_allclose(judged[0] - judged[1], added, atol=1e-3)

@@ -43,6 +43,10 @@ _DECAY = 0.3  # what each of these gets less than the one before
 _LEAD = 0.3
 _LEAD_AGAIN = 0.6
 _TITLE = 1.0  # subtracted from the score of a title, because its answer is below it
+# The cosine of the query and a sentence that is read by itself, as texts are: its weight beside the
+# other scores, and the cosine that changes nothing.
+_ALONE = 8.0
+_USUAL = 0.4
 _BEST = 3  # the number of the judge's best scores whose mean is a fact of the document
 FACTS = 4  # the number of `document_facts`
 
@@ -266,8 +270,9 @@ class Judging:
     def _judge_pairs(
         self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray
     ) -> np.ndarray:
-        """Return the pair layers' score of each sentence, for at least one. Only the best sentences
-        are read; the others get the least of the scores.
+        """Return the pair layers' score of each sentence, for at least one, and with it the weighted
+        cosine of the query and the sentence alone. Only the best sentences are read; the others get
+        the least of the scores.
         """
         before = [look.scores[s] + self.head.nearness(look.facts) for look, s in chosen]
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
@@ -284,10 +289,26 @@ class Judging:
         ):
             around = _around(row, 1 + len(asked), slice(first, last), self._markers)
             found.append(head.look(hidden, idf, len(asked), slice(first, last), around))
-        judged = np.array(found, np.float64)
+        sentences = [chosen[i] for i in best]
+        judged = np.array(found, np.float64) + _ALONE * (self._cosines(sentences) - _USUAL)
         values = np.full(len(chosen), judged.min())
         values[best] = judged
         return values
+
+    def _cosines(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
+        """Return the cosine (n,) of the query and of each sentence, read by itself as texts are."""
+        begin, end = self._markers
+        texts = [("query", chosen[0][0].query)]
+        for look, sentence in chosen:
+            first, last = look.document.bounds[sentence : sentence + 2]
+            texts.append(("document", look.document.ids[first:last]))
+        rows = []
+        for name, ids in texts:
+            prompt = self._prompts[name]
+            longest = whole_tokens(self._model.backbone, len(prompt))
+            rows.append(np.array([begin, *prompt, *ids[:longest], end], np.int32))
+        vectors = normalize(np.stack([hidden.mean(0) for hidden in self._read(rows, "texts")]))
+        return vectors[1:] @ vectors[0]
 
     def _row(
         self, look: FirstLook, sentence: int, prompt: np.ndarray, around: Around
