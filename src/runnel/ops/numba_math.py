@@ -46,12 +46,18 @@ if _LISTED is None:
 # LLVM's names of the instructions that numba's code may use: those of the processor, unless
 # configured
 FEATURES = frozenset(name[1:] for name in _LISTED.split(",") if name.startswith("+"))
-PROBLEM: str | None = None  # why kernels cannot run in this process
-if numba.config.DISABLE_JIT:
-    PROBLEM = "NUMBA_DISABLE_JIT is set"
-elif platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
-    # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
-    PROBLEM = "the processor has no FMA instructions, or numba is configured not to use them"
+
+
+def _problem() -> str | None:
+    if numba.config.DISABLE_JIT:
+        return "NUMBA_DISABLE_JIT is set"
+    if platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
+        # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
+        return "the processor has no FMA instructions, or numba is configured not to use them"
+    return None
+
+
+PROBLEM = _problem()  # why kernels cannot run in this process
 
 
 def _load_index(self: IndexDataCacheFile) -> Any:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 ENDINGS = ("", ".gz", ".zst")  # suffixes of a plain or compressed file
-_LOOK = 1 << 20  # bytes that tell an encoding
+_LOOK = 1 << 16  # bytes that tell an encoding
 _IDS = ("id", "_id", "docid", "query_id")
 _TEXTS = ("text", "document_text", "query_text", "contents")
 

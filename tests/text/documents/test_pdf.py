@@ -97,7 +97,7 @@ def test_pages_without_text_and_damage_are_told(read):
     parts = [PdfPart(1, "paragraph", "office \ufffd\ufffd\ufffd")]
     document = module._build(parts, {}, module._Problems(), 1, title=None, advice="")
     assert "3 characters" in document.warnings[0]
-    assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")
+    assert module._page_list(list(range(1, 101, 2))).endswith("and 38 more ranges")
 
 
 # A page tree that contains itself.
