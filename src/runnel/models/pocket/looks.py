@@ -270,9 +270,9 @@ class Judging:
     def _judge_pairs(
         self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray
     ) -> np.ndarray:
-        """Return the pair layers' score of each sentence, for at least one, and with it the weighted
-        cosine of the query and the sentence alone. Only the best sentences are read; the others get
-        the least of the scores.
+        """Return the pair layers' score of each sentence, for at least one, and with it the
+        weighted cosine of the query and the sentence alone. Only the best sentences are read; the
+        others get the least of the scores.
         """
         before = [look.scores[s] + self.head.nearness(look.facts) for look, s in chosen]
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
