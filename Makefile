@@ -18,7 +18,7 @@ demo: $(BASE)
 	mkdir -p $(DEMO)
 	cp -R examples/files/. $(DEMO)
 	$(BIN)/python examples/python_reference.py $(DEMO)/python-reference.txt
-	cd $(DEMO) && "$(abspath $(BIN))/runnel" find "When is the finally clause executed if a return statement is reached?" python-reference.txt
+	cd $(DEMO) && "$(abspath $(BIN))/runnel" find "What does deleting a name do?" python-reference.txt
 	$(BIN)/python examples/stream_embedding.py $(DEMO)/python-reference.txt
 
 # Two processes at a time with a thread each: most tests are too small for more. Files are handed out in the order of tests/conftest.py.

@@ -75,14 +75,10 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
             if len(of_word) > 1:
                 parts += [part.lower() for part in of_word if len(part) > 1]
                 # the i of iPhone, the O of OAuth2Token
-                letters_before = itertools.pairwise(of_word)
                 parts += [
-                    f"{letter}{part}".lower()
-                    for letter, part in letters_before
-                    if len(letter) == 1
-                    and letter.isalpha()
-                    and part.isalpha()
-                    and f"{letter}{part}" != word
+                    (letter + part).lower()
+                    for letter, part in itertools.pairwise(of_word)
+                    if len(letter) == 1 and (letter + part).isalpha() and letter + part in word[:-1]
                 ]
         if len(whole) <= _JOINED and _HAS_DIGIT.search(whole) and not whole.isalnum():
             parts.append(whole.replace("-", "").replace("_", "").lower())
