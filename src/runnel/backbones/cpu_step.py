@@ -10,7 +10,8 @@ A family subclasses `CpuStep` and writes `_run`, one step over all layers. Its o
         out_product(y, stream.out)
     return stream.end(weight)                   # hidden += out; the last norm
 
-T  tokens      K  inputs of a product      N  outputs of a product      D  hidden_size
+T  tokens      S  sequences      K  inputs of a product      N  outputs of a product
+D  hidden_size
 G  groups of inputs that share a scale, in 8 bits
 """
 
@@ -111,7 +112,13 @@ class CpuStep(ABC):
     def step(
         self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
     ) -> Tensor:
-        """See `FastPath.step`."""
+        """Read the next tokens of several sequences, and update their states.
+
+        hidden (T, D) fp32 are their embeddings, one sequence after another with the bounds
+        cu_seqlens (S+1,). `pool` has the states of all open sequences, a row for each: sequence s
+        continues from row read_rows[s] (-1: from zeros) and leaves its state in row write_rows[s].
+        Returns the hidden vectors (T, D) after the last norm.
+        """
         rows = [index_array(tensor) for tensor in (cu_seqlens, read_rows, write_rows)]
         with self._memory.lock:
             tensors = [pool[name].to(torch.float32).contiguous() for name in self._states]

@@ -38,8 +38,9 @@ _SETTLE_CHARS = 4096  # new text that a stream needs before it looks for complet
 class PassageStream(Stream):
     """The stream of a model that reads passages.
 
-    `tokens`, `_sum` and `_text` are those of `Stream` and of the two halves of the text so far:
-    passages before `_text` are settled, that is, read and added to `_sum` and `tokens`.
+    The text so far has two halves. The first is settled: its passages were read, `_sum` is the sum
+    of their hidden vectors and `tokens` counts their tokens (both are fields of `Stream`). The
+    second, `_text`, has not been read, because more text can change its passages.
     """
 
     def _start(self, lead: str) -> None:
@@ -121,6 +122,15 @@ class PassageReader(Reader):
     def read(
         self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
     ) -> list[ReadDocument]:
+        """Read documents: for each, the vector of each passage and one of the whole text.
+
+        In order: split and tokenize; lay out in passages; one `Request` for each document, which
+        asks the engine for the means (or the first or last tokens) of all passages; run; turn the
+        pooled hidden vectors into vectors. With `options.remember` the same pass also fills
+        `SentenceSums`, the vectors of sentences, to which the engine gives all hidden vectors
+        (`take`). These have the hidden vectors of sentences beside those of texts, if the model has
+        layers for sentences, so the first `width` columns are of texts.
+        """
         model = self.model
         ranked = [RankedText.of(document) for document in documents]
         texts = [document.text for document in ranked]

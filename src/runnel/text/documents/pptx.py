@@ -109,11 +109,15 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
 def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = None) -> None:
     """Add the paragraphs and tables of shapes. `kind`: the kind of all blocks (default: "item" for
     the paragraphs of a text placeholder, "paragraph" for others).
+
+    `paragraphs` calls `left_out` for each element before its content, and `written` for each one
+    that is not left out. So `left_out` sees the beginning of a run, and notes its fonts for
+    `written`; and `written` marks the content of a formula, which it has written, for `left_out`.
     """
     flow = Flow()
     flow.page = canonical.page
-    unused: set[int] = set()
-    fonts = ["", ""]  # of the letters and of the symbols of the open run
+    unused: set[int] = set()  # ids of elements whose text was written in another way
+    fonts = ["", ""]  # the fonts of the letters and of the symbols of the open run
 
     def left_out(element: Element) -> bool:
         if tag(element) != "r":
