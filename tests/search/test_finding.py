@@ -17,6 +17,7 @@ from helpers.tiny import WORDS, judging_encoder
 from runnel import SentenceRetriever
 from runnel.errors import InputError
 from runnel.files import Decoded
+from runnel.models.pocket import looks
 from runnel.models.pocket.looks import PAIRED, READ_AGAIN_TOGETHER
 from runnel.records import AnsweringSentence, Places
 from runnel.search.finding import (
@@ -343,6 +344,7 @@ def test_a_question_or_heading_is_shown_with_the_text_below(retriever: SentenceR
 def test_the_best_are_read_together_with_the_query(
     retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(looks, "_ALONE", 0.0)  # the cosine, tests/models/test_pocket.py
     (document,) = retriever.remember([" ".join(one.document.text for one in some(12))])
     (both,) = retriever.scan(QUERY, [document])
     judging, model = retriever.scorer.judging, retriever.model

@@ -19,7 +19,7 @@ from runnel.journal import Journal, Row
 from runnel.text.lines import read_json
 
 
-class Work(NamedTuple, Generic[Item]):
+class WorkPlan(NamedTuple, Generic[Item]):
     """The questions to answer, and how."""
 
     questions: Iterable[Item]  # in the same order in every run
@@ -61,7 +61,7 @@ def finish_run(journal: Journal, facts: Mapping[str, object]) -> dict[str, Any]:
 def resumed_rows(
     out: Path,
     settings: Mapping[str, object],
-    load: Callable[[], Work[Item]],
+    load: Callable[[], WorkPlan[Item]],
     *,
     label: str = "reading",
 ) -> list[dict[str, Any]]:

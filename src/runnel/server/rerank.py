@@ -197,8 +197,8 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded_for(request, body)
     names = body.rank_fields or ["text"]
-    texts = [_text_of(place, one, names) for place, one in enumerate(body.documents)]
-    objects = [{"text": one} if isinstance(one, str) else one for one in body.documents]
+    texts = [_text_of(place, given, names) for place, given in enumerate(body.documents)]
+    objects = [{"text": given} if isinstance(given, str) else given for given in body.documents]
     _, most = body.agreed("top_n", "top_k")
     spans = body.relevant_spans or RelevantSpans(mode="disabled")
     wanted = spans.mode == "enabled"
@@ -217,9 +217,9 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
 
     results, tokens = await context.run(request, [body.query, *texts], call)
     data = [
-        {"index": one.index, "relevance_score": one.relevance_score}
-        | ({"document": texts[one.index]} if body.return_documents else {})
-        for one in results
+        {"index": result.index, "relevance_score": result.relevance_score}
+        | ({"document": texts[result.index]} if body.return_documents else {})
+        for result in results
     ]
     return RerankResponse(
         id=str(uuid4()),

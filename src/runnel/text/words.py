@@ -65,7 +65,7 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
     A text's own words are not repeated: those between hyphens, and between underscores unless words
     may be `joined_by` these.
     """
-    parts: list[str] = []
+    words: list[str] = []
     for match in _COMPOUND.finditer(separated(text)):
         whole = match[0]
         if whole.isalpha() and (whole.islower() or whole.isupper() or whole[1:].islower()):
@@ -73,16 +73,16 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
         for word in re.split("-" if joined_by else "[-_]", whole):
             of_word = _PART.findall(word)
             if len(of_word) > 1:
-                parts += [part.lower() for part in of_word if len(part) > 1]
+                words += [part.lower() for part in of_word if len(part) > 1]
                 # the i of iPhone, the O of OAuth2Token
-                parts += [
+                words += [
                     (letter + part).lower()
                     for letter, part in itertools.pairwise(of_word)
                     if len(letter) == 1 and (letter + part).isalpha() and letter + part in word[:-1]
                 ]
         if len(whole) <= _JOINED and _HAS_DIGIT.search(whole) and not whole.isalnum():
-            parts.append(whole.replace("-", "").replace("_", "").lower())
-    return parts
+            words.append(whole.replace("-", "").replace("_", "").lower())
+    return words
 
 
 def with_parts(text: str) -> str:

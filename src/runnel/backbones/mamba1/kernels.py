@@ -1,8 +1,8 @@
 """The two fused kernels of a Mamba-1 block for CPU inference, on states that stay in a pool.
 
     T  tokens      S  sequences      R  rows of the pool      L  layers
-    Di channels, a multiple of 16    G  = Di / 16 tiles
-    N  state size                    w  conv width            W  columns of the input projection
+    Di  channels, a multiple of 16
+    N  state size      w  conv width      G  = Di / 16 tiles      W  columns of the input projection
 
 In order, per block: `conv_silu` reads the x columns of the projection; after the products that make
 dt, B and C, `gated_scan` runs the recurrence and reads the z columns. Call both inside

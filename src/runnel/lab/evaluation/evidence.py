@@ -26,7 +26,7 @@ from runnel.checks import expect_count
 from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.jobs.progress import notify
-from runnel.jobs.runs import Work, resumed_rows
+from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.metrics import (
     Measured,
     Metrics,
@@ -441,7 +441,7 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
     }
     dropped = Dropped()
 
-    def load() -> Work[tuple[int, Evidence]]:
+    def load() -> WorkPlan[tuple[int, Evidence]]:
         score, fingerprint = scorer(system)
 
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
@@ -451,7 +451,7 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
             return asdict(judgment) | {"query": example.id or str(number)}
 
         examples = read_evidence(path, dropped=dropped, unanswered=True)
-        return Work(enumerate(examples, start=1), judged_row, fingerprint)
+        return WorkPlan(enumerate(examples, start=1), judged_row, fingerprint)
 
     judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
     if dropped.counts:

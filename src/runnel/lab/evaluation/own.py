@@ -22,7 +22,7 @@ from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import note_compiling
-from runnel.jobs.runs import Work, resumed_rows
+from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
@@ -456,7 +456,7 @@ def _measure(
     answers = resumed_rows(
         folder / f"{name}.answers.jsonl",
         settings | {"options": dict(options), "top_k": top_k},
-        lambda: Work(questions, row_of, None),
+        lambda: WorkPlan(questions, row_of, None),
         label="searching",
     )
     answered = list(zip(questions, answers, strict=True))
@@ -501,7 +501,7 @@ def _measure(
             (name, options, question) for name, options in tried.items() for question in questions
         )
         out = folder / f"{name}.sweep.jsonl"
-        work = Work(searches, rank, None)
+        work = WorkPlan(searches, rank, None)
         for row in resumed_rows(out, settings, lambda: work, label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
         result["settings"] = weigh(tried, ranks)

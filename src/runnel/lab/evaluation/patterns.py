@@ -21,7 +21,7 @@ from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
 from runnel.jobs.progress import notify
-from runnel.jobs.runs import Work, resumed_rows
+from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
@@ -300,11 +300,11 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
     }
     name = path.name.split(".")[0]
 
-    def load() -> Work[PatternQuestion]:
+    def load() -> WorkPlan[PatternQuestion]:
         rank, fingerprint = _ranking(system, len(documents))
         sentences = Sentences(Path(place), documents, rank, system.bm25)
         count = len(sentences.texts)
-        return Work(
+        return WorkPlan(
             questions,
             lambda asked: {"id": asked.id, "sentences": count} | sentences.ask(asked),
             fingerprint,

@@ -26,7 +26,7 @@ from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.asking import fit
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.jobs.progress import notify, notify_true, open_progress
-from runnel.jobs.runs import Work, resumed_rows
+from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
@@ -241,7 +241,7 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
     def count(document: str) -> int:
         return len(tokenizer.encode(document))
 
-    def load() -> Work[QaQuestion]:
+    def load() -> WorkPlan[QaQuestion]:
         choose, fingerprint = plan.load(tokenizer)
 
         def row_of(question: QaQuestion) -> dict[str, object]:
@@ -252,7 +252,7 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
                 "parts": choose(question.question, document),
             }
 
-        return Work(data.questions, row_of, fingerprint)
+        return WorkPlan(data.questions, row_of, fingerprint)
 
     questions = ([item.id, item.document, item.question] for item in data.questions)
     documents = ([item.id, item.text, item.sentences] for item in data.documents.values())
