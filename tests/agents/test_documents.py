@@ -146,7 +146,8 @@ def test_lists_have_what_can_be_read(inside, tmp_path):
     (inside / "in.txt").symlink_to(inside / "a.txt")
     (inside / "linked").symlink_to("a b")
     os.mkfifo(inside / "pipe")
-    agent, notes = documents(inside), []
+    agent = documents(inside)
+    notes = []
     listed = agent.files(".", notes)
     expected = {"a b/[x] *.txt", "a b/ünï 漢字.txt", "a.txt", "in.txt", "sub/b.txt"}
     assert set(listed) == expected and len(listed) == len(expected)

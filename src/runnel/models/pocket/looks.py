@@ -251,7 +251,8 @@ class Judging:
         """Return the judge layers' score of each chosen sentence."""
         if not chosen:
             return np.zeros(0)
-        (begin, end), before = self._markers, len(self._prompts["document"]) + 1
+        begin, end = self._markers
+        before = len(self._prompts["document"]) + 1
         rows = [self._row(*one, self._prompts["document"], JUDGED) for one in chosen]
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
