@@ -450,6 +450,6 @@ def test_ids_outside_of_the_vocabulary_are_named_with_their_place(server):
 def test_a_head_is_answered_as_a_get(server):
     for path in ("/health", "/ready", "/", "/v1/models", "/v1/models/pocket", "/docs", "/nothing"):
         head = server.head(path)
-    get = server.get(path)
+        get = server.get(path)
         assert (head.status_code, head.content) == (get.status_code, b"")
         assert head.headers["content-length"] == get.headers["content-length"]
