@@ -105,9 +105,9 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     # another question marks the open document again
     tab.evaluate("() => { location.hash = '#doc=garden&q=bees' }")
     tab.wait_for_function(
-        "() => [...CSS.highlights.get('level-2')].some(one => String(one).includes('Bees'))"
+        "() => [...CSS.highlights.get('level-3')].some(one => String(one).includes('Bees'))"
     )
-    assert marked(tab, "level-2") == [GARDEN[2]]
+    assert marked(tab, "level-3") == [GARDEN[2]]
     tab = open_tab(
         address(server, "#doc=garden&q=the boiling point of mercury")
     )  # nothing is painted
