@@ -1,6 +1,6 @@
 """Prepare, train and measure the pilots of a recurrent sentence retriever.
 
-python -m tools.train_memory prepare DATA      token ids, into runs/memory (DATA: tools/train_pocket)
+python -m tools.train_memory prepare DATA      token ids, into runs/memory (DATA: train_pocket)
 python -m tools.train_memory KIND TOKENS RATE  train one of `train.make`; run again, it resumes
 python -m tools.train_memory measure KIND      ranks of held-back sentences, whole and alone
 """
