@@ -15,6 +15,7 @@ from runnel.text.documents.parts import (
     Archive,
     attribute,
     first,
+    length_of,
     paragraphs,
     parse,
     related,
@@ -202,7 +203,7 @@ class _Document:
             # also an empty field of a form, with the advice to fill it
             states = (element.find(path) for path in _UNSHOWN[name])
             unshown = any(state is not None and _is_on(state) for state in states)
-            self.omitted["hidden"] += unshown and name == "tr" and _length(element)
+            self.omitted["hidden"] += unshown and name == "tr" and length_of(element)
             return unshown
         return False
 
@@ -211,14 +212,14 @@ class _Document:
         own = run.find(_VANISH)
         hidden = self.styles.is_on(value_of(run, "rPr/rStyle"), _VANISH, own)
         hidden = hidden or (own is None and self._in_hidden_style)
-        self.omitted["hidden"] += hidden and _length(run)
+        self.omitted["hidden"] += hidden and length_of(run)
         return hidden
 
     def _is_struck(self, run: Element) -> bool:
         """Return whether a run is struck through, and count its characters if it is."""
         style = value_of(run, "rPr/rStyle")
         struck = any(self.styles.is_on(style, path, run.find(path)) for path in _STRUCK)
-        self.omitted["deleted"] += struck and _length(run)
+        self.omitted["deleted"] += struck and length_of(run)
         return struck
 
     def _is_raised(self, run: Element) -> bool:
@@ -327,11 +328,6 @@ class _Document:
         if part is not None and part[0] == "diagramData":
             for event, _, text in paragraphs(parse(self.archive, part[1])):
                 self.flow.add(text if event == "text" else "")
-
-
-def _length(run: Element) -> int:
-    """Return the number of characters of a run."""
-    return sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
 
 
 def _loses_end(paragraph: Element) -> bool:

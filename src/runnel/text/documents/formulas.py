@@ -17,12 +17,16 @@ def formula(element: Element) -> str:
     parts: list[str] = []
     for event, part in walk(element, lambda _: False):
         name = tag(part)
-        if event == "end":
-            parts.append(_sign(part, "endChr", ")") if name == "d" else _ENDS.get(name, ""))
+        if event == "end" and name == "d":
+            parts.append(_sign(part, "endChr", ")"))
+        elif event == "end":
+            parts.append(_ENDS.get(name, ""))
         elif name in _SIGNS:
             parts.append(_sign(part, *_SIGNS[name]))
+        elif name == "t":
+            parts.append(part.text or "")
         else:
-            parts.append((part.text or "") if name == "t" else _BEGINS.get(name, ""))
+            parts.append(_BEGINS.get(name, ""))
     text = _ONE_VALUE.sub(lambda match: match[1] or match[2] or "", "".join(parts))
     return " ".join(text.split())
 

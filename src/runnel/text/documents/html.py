@@ -242,7 +242,8 @@ class _Page:
                 self._block(event, tag, node)
                 continue
             if tag in _CONTROLS:
-                self.inline.append(_shown_control(node) if event == "start" else " ")
+                shown = _shown_control(node) if event == "start" else " "
+                self.inline.append(shown)
             if tag in _INLINE:
                 self._inline(event, node)
             elif tag == "br" and event == "start":

@@ -198,6 +198,11 @@ def unused_alternatives(root: Element) -> set[int]:
     return unused
 
 
+def length_of(element: Element) -> int:
+    """Return the number of characters in an element of an Office file."""
+    return sum(len(part.text or "") for part in element.iter() if tag(part) == "t")
+
+
 def _has_text(element: Element) -> bool:
     return any(
         tag(part) == "relIds" or (tag(part) == "t" and part.text and not part.text.isspace())

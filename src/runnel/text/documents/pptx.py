@@ -18,6 +18,7 @@ from runnel.text.documents.numbering import integer, numeral
 from runnel.text.documents.parts import (
     Archive,
     attribute,
+    length_of,
     paragraphs,
     parse,
     related,
@@ -124,7 +125,7 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
             return id(element) in unused
         fonts[:] = [_run_value(element, f"{{*}}{name}", "typeface") for name in ("latin", "sym")]
         struck = _run_value(element, ".", "strike") in _STRUCK
-        canonical.omitted["deleted"] += struck and _length(element)
+        canonical.omitted["deleted"] += struck and length_of(element)
         return struck
 
     def written(element: Element) -> str | None:
@@ -140,7 +141,7 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
 
     for shape in shapes:
         if any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr")):
-            canonical.omitted["hidden"] += _length(shape)
+            canonical.omitted["hidden"] += length_of(shape)
             continue
         unused.update(unused_alternatives(shape))
         shape_kind = kind or ("item" if _placeholder(shape) == "body" else "paragraph")
@@ -159,11 +160,6 @@ def _run_value(run: Element, path: str, name: str) -> str:
     properties = run.find("{*}rPr")
     part = None if properties is None else properties.find(path)
     return "" if part is None else part.get(name, "")
-
-
-def _length(element: Element) -> int:
-    """Return the number of characters in an element."""
-    return sum(len(part.text or "") for part in element.iter() if tag(part) == "t")
 
 
 def _number(paragraph: Element, counts: dict[str, int]) -> str:
