@@ -3,12 +3,13 @@ equal.
 """
 
 import re
+import tomllib
 from dataclasses import replace
 
 import pytest
 
 from runnel.errors import InputError
-from runnel.lab.training.recipes import LoraTable, read, shipped, sizes, write
+from runnel.lab.training.recipes import LoraTable, find, read, shipped, write
 
 MINIMAL = """
 job = "embed"
@@ -25,7 +26,8 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_recipe_reads_and_reads_back(name, tmp_path):
-    for size in (None, *sizes(name)):
+    sizes = tomllib.loads(find(name).read_text()).get("sizes", {})
+    for size in (None, *sizes):
         recipe = read(name, size=size)
         assert recipe.data.sets
         odd = replace(recipe, model=replace(recipe.model, name='a "b"\n\\ {instruction}\té'))
