@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from helpers.files import read_rows, write_rows
 from helpers.stub_endpoint import serve
 from helpers.synthesis import NUMBERED, story
 
 from runnel import SentenceRetriever
 from runnel.journal import Journal
-from tests.helpers.qa_files import read_rows, write_rows
 from tools.round_trip import make_trip, make_trips, whole_source
 
 
