@@ -57,18 +57,19 @@ def main() -> None:
     options = parser.parse_args()
     rows = [json.loads(line) for line in options.examples.read_text("utf-8").split("\n") if line]
     texts = {source.name: source.text for source in Sources(options.sources, 0, print)}
+    if missing := {row["source"] for row in rows} - texts.keys():
+        raise SystemExit(
+            f"not among the sources, or copies of others: {', '.join(sorted(missing))}"
+        )
     retriever = SentenceRetriever.load("pocket")
     with Journal(options.to, {}) as journal:
         trips = list(make_trips(rows, texts, retriever, likelihood(options.gguf), journal))
-    kept = [row for row, trip in zip(rows, trips, strict=True) if trip.survives]
-    write_jsonl(
-        options.to,
-        (
-            whole_source(row, texts[row["source"]]) | asdict(trip)
-            for row, trip in zip(rows, trips, strict=True)
-            if trip.survives
-        ),
-    )
+    kept = [
+        whole_source(row, texts[row["source"]]) | {"round_trip": asdict(trip)}
+        for row, trip in zip(rows, trips, strict=True)
+        if trip.survives
+    ]
+    write_jsonl(options.to, kept)
     print_counts(rows, trips)
     print(f"{options.to}: {len(kept):,} of {len(rows):,} questions")
 
