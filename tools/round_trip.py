@@ -152,9 +152,11 @@ def likelihood(gguf: Path) -> Likelihood:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+    folder = gguf.parent
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=gguf.name, dtype=torch.float32
+    ).eval()
 
     def measure(question: str, passage: str) -> float:
         asked = [

@@ -210,6 +210,7 @@ FAR = [{"sentence": 999, "connection": "c"}]
         ("chunk", changed(question="¿Quién cayó? ¿Y por qué?"), SEVERAL),
         ("pair", changed(question="What is the name of who wrote this sentence?"), ITSELF),
         ("link", changed(question="Who has not read the passage?"), ITSELF),
+        ("chunk", changed(question="Which city in the given passage is free?"), ITSELF),
         ("link", changed(answer="In the Texts Of The Publisher (copyright)"), BOILERPLATE),
         ("chunk", all_shown, EVERYTHING),
         ("pair", all_shown, EVERYTHING),

@@ -126,7 +126,9 @@ _DECODER = json.JSONDecoder(strict=False)
 _LABEL = re.compile(r"\A\s*(?:(?:question|q) ?\d*[.:)]|\d+[.)])\s+", re.IGNORECASE)
 _SEVERAL = re.compile(r"""[?？؟]\s*[^\s?？؟!.…"'”’»」)\]]""")
 _ABOUT_ITSELF = re.compile(
-    r"\b(?:the|this|these|that) (?:sentence|passage|text|excerpt)s?\b", re.IGNORECASE
+    r"\b(?:the|this|these|that) (?:(?:above|following|given|numbered|provided) )?"
+    r"(?:sentence|passage|text|excerpt)s?\b",
+    re.IGNORECASE,
 )
 _REFUSAL = re.compile(r"(?:I'm |I am )?sorry\b|I (?:can ?not|can't)\b|As an AI\b", re.IGNORECASE)
 
