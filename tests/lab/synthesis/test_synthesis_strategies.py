@@ -204,7 +204,7 @@ FAR = [{"sentence": 999, "connection": "c"}]
         ("chunk", changed(question="Who fell?<|im_end|>"), NO_QUESTION),
         ("chunk", changed(question="What did Ali say? Had he given presents?"), SEVERAL),
         ("chunk", changed(question="1. Who fell?\n2. Who rose?"), SEVERAL),
-        ("chunk", changed(question="Who fell?- and why?"), SEVERAL),
+        ("chunk", changed(question="Who fell? - and why?"), SEVERAL),
         ("chunk", changed(question="谁修了轮子？什么时候？"), SEVERAL),
         ("chunk", changed(question="من أصلح العجلة؟ ومتى؟"), SEVERAL),
         ("chunk", changed(question="¿Quién cayó? ¿Y por qué?"), SEVERAL),
@@ -300,6 +300,7 @@ def test_strings_may_have_line_breaks_and_prompts_braces():
         (*["谁修了轮子？"] * 2,),
         (*["3.5 mm jack: where is it?"] * 2,),
         (*["name of the keeper"] * 2,),
+        (*["What does https://example.org/?q=1 return, and `a?b:c`?"] * 2,),
         (*["Which sentence did Berg get, and what was the death sentence for?"] * 2,),
     ],
 )

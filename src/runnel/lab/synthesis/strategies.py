@@ -124,7 +124,7 @@ USED = {  # the prompts of each strategy
 _OBJECT = re.compile(r'\{\s*"')
 _DECODER = json.JSONDecoder(strict=False)
 _LABEL = re.compile(r"\A\s*(?:(?:question|q) ?\d*[.:)]|\d+[.)])\s+", re.IGNORECASE)
-_SEVERAL = re.compile(r"""[?？؟]\s*[^\s?？؟!.…"'”’»」)\]]""")
+_SEVERAL = re.compile(r"""(?:\?\s|[？؟])\s*[^\s?？؟!.…"'”’»」)\]]""")
 _ABOUT_ITSELF = re.compile(
     r"\b(?:the|this|these|that) (?:(?:above|following|given|numbered|provided) )?"
     r"(?:sentence|passage|text|excerpt)s?\b",
