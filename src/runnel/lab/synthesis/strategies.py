@@ -126,11 +126,15 @@ _DECODER = json.JSONDecoder(strict=False)
 _LABEL = re.compile(r"\A\s*(?:(?:question|q) ?\d*[.:)]|\d+[.)])\s+", re.IGNORECASE)
 _SEVERAL = re.compile(r"""(?:\?\s|[？؟])\s*[^\s?？؟!.…"'”’»」)\]]""")
 _ABOUT_ITSELF = re.compile(
-    r"\b(?:the|this|these|that) (?:(?:above|following|given|numbered|provided) )?"
-    r"(?:sentence|passage|text|excerpt)s?\b",
+    r"\b(?:this|these|that|the (?:above|following|given|numbered|provided))"
+    r" (?:sentence|passage|text|excerpt)s?\b|\bthe (?:sentence|passage|excerpt)s?\b",
     re.IGNORECASE,
 )
-_REFUSAL = re.compile(r"(?:I'm |I am )?sorry\b|I (?:can ?not|can't)\b|As an AI\b", re.IGNORECASE)
+_REFUSAL = re.compile(
+    r"(?:I['’]m |I am )?sorry\b|As an AI\b"
+    r"|I (?:can ?not|can['’]t|am unable to) (?:help|assist|answer|create|generate|provide|write)\b",
+    re.IGNORECASE,
+)
 
 
 class Rejected(Exception):
