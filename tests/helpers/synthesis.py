@@ -45,7 +45,7 @@ def follow(messages: list[dict[str, str]]) -> str:
     elif "Connection:" in prompt:
         found = {
             "question": (
-                f"What did Berg do? {prompt.partition('Connection: ')[2].partition(chr(10))[0]}"
+                f"What did Berg do: {prompt.partition('Connection: ')[2].partition(chr(10))[0]}?"
             )
         }
     else:

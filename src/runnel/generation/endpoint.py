@@ -70,7 +70,8 @@ class Endpoint:
             sent instead of the key.
         model: its name there; default: the only one that the endpoint lists.
         key: default: $OPENAI_API_KEY. Local endpoints need none.
-        timeout_s: the longest wait for a reply, or between two parts of a streamed one.
+        timeout_s: the longest wait for a reply, or between two parts of a streamed one; a language
+            model on a processor takes minutes.
         retries: how often to repeat a request.
 
     Raises:
@@ -84,7 +85,7 @@ class Endpoint:
         model: str | None = None,
         *,
         key: str | None = None,
-        timeout_s: float = 120.0,
+        timeout_s: float = 600.0,
         retries: int = 5,
     ) -> None:
         key = key or os.environ.get("OPENAI_API_KEY")

@@ -7,6 +7,7 @@ from helpers.stub_endpoint import serve
 from helpers.synthesis import follow, story
 
 from runnel.lab.synthesis.examples import ask_structure
+from runnel.lab.synthesis.strategies import VERSION
 from runnel.lab.training.data import Dropped
 from runnel.lab.training.evidence import read_evidence
 from tests.helpers.qa_files import read_rows, write_rows
@@ -50,7 +51,7 @@ def test_prompts_of_the_users_own(run, stub, books, tmp_path):
         assert [m["content"][:4] for m in body["messages"]] == ["Mine", "Mine"]
     assert any('Mine {"a": 1}. The' in body["messages"][1]["content"] for body in stub.asked)
     (version,) = {row["prompts"] for row in read_rows(tmp_path / "out" / "link.jsonl")}
-    assert version != "1"
+    assert version != VERSION
     assert run(*command).code == 0 and len(stub.asked) == 6, "nothing is paid for twice"
     own_prompts(tmp_path / "own.toml", system="Other.")
     assert run(*command).code == 0 and len(stub.asked) == 12
@@ -105,7 +106,7 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
         assert (
             row["tokens"] <= row["length"]
             and row["answer"] == "He repaired wheels."
-            and row["prompts"] == "1"
+            and row["prompts"] == VERSION
         )
         assert (row["strategy"], row["unit"], row["llm_model"]) == (strategy, unit, "stub")
         assert ("units" in row) == (unit == "clauses"), (

@@ -22,6 +22,7 @@ from runnel.lab.synthesis.strategies import (
     LINKED,
     NEAR,
     PROMPTS,
+    VERSION,
     WIDER,
     Rejected,
     fill,
@@ -166,10 +167,22 @@ def one_place(messages):
     )
 
 
+def all_shown(messages):
+    """Name every sentence as evidence, as small models do."""
+    values = json.loads(follow(messages))
+    if "sentences" in values:
+        values["sentences"] = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"])]
+    return json.dumps(values)
+
+
 FORM, NOT_JSON = "replies of another form than requested", "replies that are not JSON"
 NOT_SHOWN = "replies with numbers of sentences that were not shown"
 BOILERPLATE = "places or questions about boilerplate of a publisher"
 ONE_PLACE = "questions with evidence in one place only"
+NO_QUESTION = "replies without a question"
+SEVERAL = "replies with several questions"
+ITSELF = "questions about a text, not its subject"
+EVERYTHING = "questions with everything that was shown as evidence"
 FAR = [{"sentence": 999, "connection": "c"}]
 
 
@@ -179,7 +192,31 @@ FAR = [{"sentence": 999, "connection": "c"}]
         ("chunk", lambda messages: "Sure! Here is one.", NOT_JSON),
         ("chunk", lambda messages: "[" * 100_000, NOT_JSON),
         ("chunk", lambda messages: "[1]", FORM),
+        ("chunk", lambda messages: "I'm sorry, I cannot help with {this}.", NOT_JSON),
+        ("chunk", lambda messages: 'The question is: "Who held on?"', NOT_JSON),
+        ("chunk", lambda messages: "", NOT_JSON),
+        ("chunk", lambda messages: "{}", FORM),
         ("chunk", changed(question=" "), FORM),
+        ("chunk", changed(question="..."), NO_QUESTION),
+        ("chunk", changed(question="I'm sorry, but I can't write that."), NO_QUESTION),
+        ("chunk", changed(question="Sorry, which one?"), NO_QUESTION),
+        ("chunk", changed(question="I can’t write a question about it."), NO_QUESTION),
+        ("chunk", changed(question="What does this text say?"), ITSELF),
+        ("chunk", changed(question="As an AI, I have no question."), NO_QUESTION),
+        ("chunk", changed(question="Who fell?<|im_end|>"), NO_QUESTION),
+        ("chunk", changed(question="What did Ali say? Had he given presents?"), SEVERAL),
+        ("chunk", changed(question="1. Who fell?\n2. Who rose?"), SEVERAL),
+        ("chunk", changed(question="Who fell? - and why?"), SEVERAL),
+        ("chunk", changed(question="谁修了轮子？什么时候？"), SEVERAL),
+        ("chunk", changed(question="من أصلح العجلة؟ ومتى؟"), SEVERAL),
+        ("chunk", changed(question="¿Quién cayó? ¿Y por qué?"), SEVERAL),
+        ("pair", changed(question="What is the name of who wrote this sentence?"), ITSELF),
+        ("link", changed(question="Who has not read the passage?"), ITSELF),
+        ("chunk", changed(question="Which city in the given passage is free?"), ITSELF),
+        ("link", changed(answer="In the Texts Of The Publisher (copyright)"), BOILERPLATE),
+        ("chunk", all_shown, EVERYTHING),
+        ("pair", all_shown, EVERYTHING),
+        ("link", all_shown, EVERYTHING),
         ("chunk", changed(sentences=[True]), FORM),
         ("chunk", changed(sentences=[]), "questions without evidence"),
         ("chunk", changed(sentences=[999]), NOT_SHOWN),
@@ -222,15 +259,57 @@ def test_what_is_rejected_before_anything_is_asked(strategy, text, reason):
     assert not model.prompts
 
 
-def test_replies_may_be_fenced_and_prompts_have_braces():
-    assert read_reply(Reply('```json\n{"a": " b "}\n```', "stop"), a="text") == {"a": "b"}
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": " b "}',
+        ' {\n  "a": "b"\n} ',
+        '```json\n{"a": "b"}\n```',
+        '```\n{"a": "b"}```',
+        '```JSON {"a": "b"} ```',
+        'Sure! Here is {one}:\n\n```json\n{"a": "b"}\n```\nI hope this helps.',
+        '{"a": "b"}<|im_end|>\n<|im_start|>user\nMore?',
+        '[{"a": "b"}, {"a": "c"}]',
+        '{"a": "b"}\n{"a": "c"}',
+        '<think>{"a": "no"}</think>\n{"a": "b", "more": 1}',
+    ],
+)
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_the_first_object_of_a_reply_is_read(text, finish):
+    assert read_reply(Reply(text, finish), a="text") == {"a": "b"}
+
+
+def test_strings_may_have_line_breaks_and_prompts_braces():
+    assert read_reply(Reply('{"a": "b\nc"}', "stop"), a="text") == {"a": "b\nc"}
     assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
-    with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
-        read_reply(Reply('{"a": "b"}', "length"), a="text")
+    for text in ('```json\n{"a": "b', '{"a": "b" and so on, and so', ""):
+        with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
+            read_reply(Reply(text, "length"), a="text")
     _, user = fill(PROMPTS, "chunk", sentences="[3] {sentences} {0} {{x}}")
     assert (
         "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "question"),
+    [
+        ("1. Who fell?", "Who fell?"),
+        ("Question: Who fell?", "Who fell?"),
+        ("Q1) Who fell?", "Who fell?"),
+        (*['Who asked "Why?" and left?'] * 2,),
+        (*["Who fell (and why?)?!"] * 2,),
+        (*["谁修了轮子？"] * 2,),
+        (*["3.5 mm jack: where is it?"] * 2,),
+        (*["name of the keeper"] * 2,),
+        (*["I can't log in: what do I do?"] * 2,),
+        (*["How is the text split?"] * 2,),
+        (*["What does https://example.org/?q=1 return, and `a?b:c`?"] * 2,),
+        (*["Which sentence did Berg get, and what was the death sentence for?"] * 2,),
+    ],
+)
+def test_questions_that_are_kept(written, question):
+    assert write("chunk", subsequence(80), Model(changed(question=written))).question == question
 
 
 # of tokens read for a million examples, in docs/papers.md, table 4
@@ -268,7 +347,7 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
                 Cutter(embedder.model.tokenizer).cuts(Sources([str(reference)], 0, print))
             )
         )
-        read = synthesis.cost(replies.used["1"])["input_tokens"] / 1e9
+        read = synthesis.cost(replies.used[VERSION])["input_tokens"] / 1e9
     assert len(rows) >= 20 and read == pytest.approx(BILLIONS[strategy], rel=0.1), (
         "the reference differs with Python's version"
     )

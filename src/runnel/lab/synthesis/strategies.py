@@ -24,7 +24,7 @@ from runnel.lab.synthesis.sources import Subsequence
 from runnel.text.dialogue import Message, messages
 
 Kind = Literal["text", "number", "numbers", "objects"]
-VERSION = "1"  # of the wording below and of the way replies are read: change it with either
+VERSION = "2"  # of the wording below and of the way replies are read: change it with either
 
 _SYSTEM = """\
 You prepare training examples for a search engine that finds sentences in long documents.
@@ -119,7 +119,22 @@ USED = {  # the prompts of each strategy
     "link": ("system", "connections", "question", "labels"),
 }
 
-_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n```", re.DOTALL)
+# Small models write words, a fenced block or the markers of their chats around the object, line
+# breaks inside its strings, and labels such as "1." before a question.
+_OBJECT = re.compile(r'\{\s*"')
+_DECODER = json.JSONDecoder(strict=False)
+_LABEL = re.compile(r"\A\s*(?:(?:question|q) ?\d*[.:)]|\d+[.)])\s+", re.IGNORECASE)
+_SEVERAL = re.compile(r"""(?:\?\s|[？؟])\s*[^\s?？؟!.…"'”’»」)\]]""")
+_ABOUT_ITSELF = re.compile(
+    r"\b(?:this|these|that|the (?:above|following|given|numbered|provided))"
+    r" (?:sentence|passage|text|excerpt)s?\b|\bthe (?:sentence|passage|excerpt)s?\b",
+    re.IGNORECASE,
+)
+_REFUSAL = re.compile(
+    r"(?:I['’]m |I am )?sorry\b|As an AI\b"
+    r"|I (?:can ?not|can['’]t|am unable to) (?:help|assist|answer|create|generate|provide|write)\b",
+    re.IGNORECASE,
+)
 
 
 class Rejected(Exception):
@@ -132,16 +147,13 @@ def fill(prompts: Mapping[str, str], name: str, **texts: str) -> list[Message]:
 
 
 def read_reply(reply: Reply, **kinds: Kind) -> dict[str, Any]:
-    """Read the keys of a reply that is one JSON object, bare or in a fenced block; a "text" has
-    visible characters.
-    """
-    if reply.finish == "length":
-        raise Rejected("replies cut at their limit of tokens")
-    text = reply.text.strip()
-    fenced = _FENCED.fullmatch(text)
+    """Read the keys of the first JSON object of a reply; a "text" has visible characters."""
+    begun = _OBJECT.search(reply.text)
     try:
-        value = json.loads(fenced[1] if fenced else text)
+        value, _ = _DECODER.raw_decode(reply.text[begun.start() if begun else 0 :].lstrip())
     except (ValueError, RecursionError) as error:
+        if reply.finish == "length":
+            raise Rejected("replies cut at their limit of tokens") from error
         raise Rejected("replies that are not JSON") from error
     return read_object(value, **kinds)
 
@@ -245,21 +257,26 @@ def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask)
 def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | None = None) -> Draft:
     """Return what a language model has written; each place must have evidence."""
     connection = values.get("connection")
-    _refuse_boilerplate(values["question"], values["answer"], connection or "")
+    question = _LABEL.sub("", values["question"], count=1)
+    _refuse_boilerplate(question, values["answer"], connection or "")
     units = set(values["sentences"])
     raise_first(
         {
+            "replies without a question": _REFUSAL.match(question)
+            or not any(map(str.isalpha, question))
+            or "<|" in question,
+            "replies with several questions": _SEVERAL.search(question),
+            "questions about a text, not its subject": _ABOUT_ITSELF.search(question),
             _NOT_SHOWN: units.difference(*places),
             "questions without evidence": not units,
+            "questions with everything that was shown as evidence": units == set().union(*places),
             "questions with evidence in one place only": any(
                 units.isdisjoint(place) for place in places
             ),
         },
         Rejected,
     )
-    return Draft(
-        values["question"], values["answer"], tuple(sorted(units)), places, connection, distance
-    )
+    return Draft(question, values["answer"], tuple(sorted(units)), places, connection, distance)
 
 
 def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range:
