@@ -240,8 +240,10 @@ def _add_hyphens(text: str, unread: Unread) -> None:
         return
     # 2. How often the parts, and both forms of the word, are in the text.
     at_breaks = Counter(part for _, _, head, tail in breaks for part in (head, tail))
-    forms = (head + sign + tail for _, _, head, tail in breaks for sign in ("", "-"))
-    wanted = {*at_breaks, *forms}
+    wanted = {
+        *at_breaks,
+        *(head + sign + tail for _, _, head, tail in breaks for sign in ("", "-")),
+    }
     counts: Counter[str] = Counter()
     for match in _WORDS.finditer(text):
         word = match[0].casefold()
