@@ -144,7 +144,7 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]"
     r"(?:(?<=\x1b)\[[\d;?]*+[A-Za-z])?"
 )
-BREAK = "\n\n"
+BREAK = "\n\n"  # between two blocks
 HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
 
@@ -160,7 +160,8 @@ class Block:
             contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
-        lead: for a row of a table, the caption and the name of each column, if the table has them.
+        lead: for a row of a table, first its caption ("": none), then the name of each column, as
+            many as `table.row_words` splits the row into; () if the table has neither.
     """
 
     start: int
