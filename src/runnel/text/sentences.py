@@ -156,7 +156,8 @@ def split_paragraphs(text: str) -> np.ndarray:
 
 
 def split_clauses(text: str, language: str = "en") -> np.ndarray:
-    """Split a text into clauses, the parts of paper E's units. (S, 2) as from `split_sentences`.
+    """Split a text into clauses, the parts of paper E's units (docs/papers.md). (S, 2) as from
+    `split_sentences`.
 
     Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends,
     and pieces that are still longer every 50 words. Unlike the published code, no text is dropped
