@@ -244,8 +244,8 @@ def _title_size(words: str) -> int:
     """Return the length of a heading at the start of a paragraph; 0 if there is none.
 
     Its words are capitalized ("Fees and Costs"). It ends at a colon, a full stop or a dash ("Fees.
-    You pay"), at a line end before a capital, or before a word that begins a sentence ("Fees We
-    charge").
+    You pay"), at a line end before a capital, or before a word that begins a sentence ("Fees and
+    Costs We charge").
     """
     mark = _MARK.match(words)
     at = mark.end() if mark else 0

@@ -335,7 +335,7 @@ def _join_pages(lines: list[_Line], unread: Unread) -> None:
         if line.new_page
         for near in range(max(0, at - 2), min(len(lines), at + 2))
     }
-    pages_of = Counter(_same(lines[at]) for at in near_feeds)
+    pages_of = Counter(_DIGITS.sub("0", lines[at].words) for at in near_feeds)
     # 2. From each line of text, `last`, to the next; marks, page numbers and heads are none.
     last: int | None = None
     for at, line in enumerate(lines):
@@ -347,7 +347,7 @@ def _join_pages(lines: list[_Line], unread: Unread) -> None:
         below_prose = last is not None and len(lines[last].words) >= _LINE_CHARS
         alone = line.below_blank and at + 1 < len(lines) and lines[at + 1].below_blank
         if (number and below_prose and alone) or (
-            at in near_feeds and (number or pages_of[_same(line)] >= _LEAST_PAGES)
+            at in near_feeds and (number or pages_of[_DIGITS.sub("0", line.words)] >= _LEAST_PAGES)
         ):
             continue
         # Lines between that were skipped, or a form feed: the sentence may go on over them.
@@ -362,8 +362,3 @@ def _join_pages(lines: list[_Line], unread: Unread) -> None:
             if unended and (begins.islower() or (at_feed and _OPEN_END.search(above[-9:]))):
                 unread.join(lines[last].end, line.first)
         last = at
-
-
-def _same(line: _Line) -> str:
-    """Return what a line has on every page: its words, with 0 for each number."""
-    return _DIGITS.sub("0", line.words)
