@@ -184,9 +184,7 @@ def _declared(data: bytes) -> str | None:
 
 
 def _wide(data: bytes) -> str | None:
-    """Return the kind of UTF-16 without a mark: many of all even or of all odd bytes are NUL, almost
-    none of the others; None if it is none.
-    """
+    """Return the kind of UTF-16 without a mark, by NULs in every other byte; None if it is none."""
     head = data[:_HEAD_BYTES]
     nuls = [head[side::2].count(0) / max(1, len(head[side::2])) for side in (0, 1)]
     if len(data) % 2 or min(nuls) > 0.01 or max(nuls) < 0.4:

@@ -306,6 +306,7 @@ def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ())
 
 
 def _definitions(sentences: _Sentences) -> Iterator[Asked]:
+    """Yield questions about terms, which are answered by the sentences that define them."""
     for number, span in enumerate(sentences.spans):
         definitions = _DEFINITION.match(sentences[number]) if sentences.is_prose(number) else None
         if definitions is None:
@@ -325,6 +326,7 @@ def _definitions(sentences: _Sentences) -> Iterator[Asked]:
 
 
 def _lists(sentences: _Sentences) -> Iterator[Asked]:
+    """Yield sentences that end with a colon above a list: the items answer them."""
     for number in range(len(sentences) - 2):
         words = sentences[number]
         if not sentences.opens_list(number) or len(words.split()) not in _QUESTION_WORDS:
@@ -341,6 +343,7 @@ def _lists(sentences: _Sentences) -> Iterator[Asked]:
 
 
 def _references(sentences: _Sentences, sections: Sequence[_Section]) -> Iterator[Asked]:
+    """Yield sentences that refer to a section, without the reference: the section answers them."""
     counts = Counter(section.number.lower() for section in sections if section.number)
     by_title = {part.title.lower(): part for part in sections if part.strategy == "heading"}
     by_number = {
