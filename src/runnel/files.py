@@ -250,7 +250,7 @@ def file_digest(path: str | Path) -> str:
 
 # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
 _HALVES = "backslashreplace"
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # "... (os error 28)", of safetensors
 _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # the end of the name of a temporary file
 
 
@@ -412,7 +412,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-_CONTENT = re.compile(rb"(process \d+\s*)?")
+_CONTENT = re.compile(rb"(process \d+\s*)?")  # of a lock file
 _LOCKED_BYTE = 1 << 30  # far after the content: Windows lets no other process read a locked byte
 
 

@@ -28,6 +28,7 @@ from runnel.errors import InputError, ReadError
 from runnel.files import near_names
 
 _MAGIC = re.compile(r"[*?\[]")  # what makes a name a glob
+# "[a-z]", "[!0-9]", "[[:alpha:]_]"
 _CLASS = re.compile(r"\[[!^]?(?>\[:\w*:\]|\\.|[^\\])(?>\[:\w*:\]|\\.|[^]\\])*\]", re.DOTALL)
 # of a class such as "[[:alpha:]0-9_]": the name "alpha"; "0" and "9"; "_" and ""
 _ITEM = re.compile(r"\[:(\w*):\]|(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)

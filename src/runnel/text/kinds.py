@@ -77,6 +77,7 @@ _INTERROGATIVE = re.compile(
     r"(?:['\u2019](?:t|s|re|ve|d|ll))?\b",
     re.IGNORECASE,
 )
+# the reader asks, as in a list of frequent questions: "Can I pay later?"
 _FIRST_PERSON = re.compile(r"\b(?:I|[Mm]y|me|I['\u2019](?:m|ve|d|ll))\b")
 # code and paths, which are no headings: "#define", "f(x)" but not "file(s)", "x = 1", "std::map",
 # "--flag", "src/a.py"
@@ -89,6 +90,7 @@ _STATES = re.compile(
 )
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")  # "Figure 2.1"
 
+# "Page 3 of 10", "- 12 -", "3/10"
 _PAGE = re.compile(
     r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?",
     re.IGNORECASE,

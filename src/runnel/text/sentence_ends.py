@@ -25,6 +25,7 @@ _QUOTATION = re.compile(
     r"|(?<=<)(?![A-Za-z/!]))"  # not the "<" of a tag
 )
 _OPENING = "\"'`\u00ab\u2018\u201a\u201c\u201e\u201f\u2039"
+# the beginning of "\u00ab Oui \u00bb"
 _FRENCH_QUOTE = re.compile("[\u00ab\u2039][ \u00a0\u202f]\\S")
 _CLOSERS = r"[\"'\u2019\u201c\u201d\u00bb\u203a]"
 _LOWER = r"[a-z\u00df-\u00f6\u00f8-\u00ff]"
@@ -67,6 +68,7 @@ _BEFORE = (
     r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
+# before the number of a section: "\u00a7 12.", "Item 1A."
 _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
 # A label at the start of a block that is no sentence of its own: a section's number, a speaker, a
 # letter.

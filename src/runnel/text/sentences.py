@@ -65,8 +65,8 @@ _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 # what might end a sentence in some script
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]|:[ \t]*\n")
 _WORD_CHAR = re.compile(r"\S")
-# At the start of a block, "1." and "Figure 2." are no sentences of their own; a caption may go on
-# in the next line.
+# At the start of a block, "1." and "Figure 2." are no sentences of their own. The line of a caption
+# is one above a line with a capital: "Figure 2. The pump" / "The pump has two parts."
 _FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
 _LABEL = re.compile(rf"{ITEM.pattern}|{_FIGURE}|{LABEL}")
 _CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")

@@ -28,7 +28,7 @@ from runnel.text.trec import read_qrels
 # names of columns, by what they hold
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
 _POSITIVE = set("positive positives pos document answer passage sentence2 sentence_b".split())
-_NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
+_NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")  # neg, negatives, negative_1
 _INSTRUCTIONS = ("instruction", "prompt")
 _PAPER = {"title", "abstract", "full_text"}  # the keys of a paper in Qasper
 _DOCUMENTS = {"docs", "documents", "passages"}

@@ -27,6 +27,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 _BULLET = re.compile(r"[^\w\s()\[\]\u2610-\u2612]\Z")  # a mark that is not shown in an item
 _SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")  # "US$", "$ (", "("
 _SIGN_AFTER = re.compile(r"[)%*]+")  # ")", "%"
+# a cell that is only such a sign
 _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
 CAPTION = "caption"  # the kind of paragraphs that the file calls so; they are added as paragraphs
 _MOST_CAPTION = 300  # the most characters of other paragraphs that can be captions
@@ -37,6 +38,7 @@ _CAPTION = re.compile(
     r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
     r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
 )
+# the beginning of a caption that is not a table's
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
 

@@ -46,6 +46,7 @@ _CAPTION_CHARS = 200  # at most
 # ---- front matter: keys in YAML between two "---", or in TOML between two "+++"
 _KEY = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")  # "title: Rivers", "- item", "# comment"
 _TOML = re.compile(r"[\w\[#\s}\]\"'+]")  # what a line of TOML can begin with
+# "title: Rivers", 'title = "Rivers"'
 _TITLE = re.compile(r"^title[ \t]*[:=][ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _FRONT_LINES = 200  # at most
 
@@ -71,6 +72,7 @@ _HTML_BLOCK = re.compile(
     r"|section|summary|table|ul)\b",
     re.IGNORECASE,
 )
+# "<h2>Costs</h2>"
 _HTML_HEADING = re.compile(r"[ \t]*<h([1-6])\b[^>]*>(.*?)</h\1>[ \t]*\Z", re.IGNORECASE)
 # opens what ends only with its closing tag, over blank lines too
 _OPENING = re.compile(r"[ \t]*<(?:(!--)|(script|style|table)\b)", re.IGNORECASE)

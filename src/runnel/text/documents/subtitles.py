@@ -25,6 +25,7 @@ _DIALOGUE = re.compile(
     r"Dialogue: [^,]*,([\d:.]+),([\d:.]+),[^,]*,([^,]*),(?:[^,]*,){4}(.*)", re.IGNORECASE
 )
 _BREAK = re.compile(r"\\[Nn]|\[br\]")  # of a line, in one line of the file
+# the first line of what has no times and is no cue: "WEBVTT", "NOTE", "12"
 _NO_CUE = re.compile(r"\ufeff?WEBVTT|(?:NOTE|STYLE|REGION)(?:\s|\Z)|\d+\Z")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")  # "<v Anna>"
 _TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)  # "<i>", "{\\an8}"

@@ -22,6 +22,7 @@ _BAR = re.compile(
     r"|\Z",
     re.IGNORECASE,
 )
+# the beginning of an amount: "1,200", "(3.5)", "$12"; or a dash that stands for none
 AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
 # numbers that are names: 2024, 2023/24, 31.12.2024, 2nd
 _NAME = re.compile(

@@ -146,7 +146,7 @@ _MASKED = (
 _TWICE = ("legal_contract_qa", "scientific_qa")
 _CHOICE = re.compile(
     r"^[ \t]*\(?([A-Z])[.):]", re.MULTILINE
-)  # the begin of "A. Paris", "(A) Paris"
+)  # the beginning of "A. Paris", "(A) Paris"
 _LETTERS = re.compile(r"\s*\(?([A-Z]+)(?:[.):\s]|\Z)")  # right choices: "B", "BD", "(B) Paris"
 _PARTS = re.compile(r"^(Document|Question):[ \t]*\n", re.MULTILINE)
 _ASKED = re.compile(r"\s*([^?\n]{1,300}\?)\s*(.*)", re.DOTALL)  # a question, then the script
