@@ -1,11 +1,11 @@
 """Raised text (superscript) in a document's plain text, where no sign can be higher than another.
 
-Three kinds of raised text, told by what they are and by what is before them:
+Its kind is decided by what it is and by what is before it. In examples, a comma separates the text
+before from the raised text:
 
-    an exponent               x, 2       x², with superscript signs: another reader sees no "x2"
-    the mark of a footnote    Paris, 2   Paris[2]
-    the end of an ordinal,    4, th      4th, unchanged
-    or an index               x, a       xa
+    an exponent                           x, 2        x², with superscript signs
+    the mark of a footnote                Paris, 2    Paris[2]
+    an index, or the end of an ordinal    4, th       4th, unchanged
 """
 
 import re

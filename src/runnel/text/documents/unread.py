@@ -11,7 +11,8 @@
 
 The canonical text of a plain text is the file's own, so nothing is removed. `unread_in` returns
 spans; the text without them is what a person would read aloud. All places are characters of the
-whole text, except the keys `at` and `last`, which are numbers of lines in a list of `_Line`.
+whole text, except `at`, `above`, `first` and `last` where a list of `_Line` is gone through: these
+are places in the list. In examples, " / " is a line end.
 """
 
 from __future__ import annotations
@@ -218,11 +219,13 @@ def _join_clauses(text: str, unread: Unread) -> None:
 def _add_hyphens(text: str, unread: Unread) -> None:
     """Add hyphens, with the white space after them, at which a line of the printed page ended.
 
-    conti-/nued   one word, if the text has "continued" elsewhere more often than "conti-nued"
-    well-/known   keeps its hyphen, if the text has "well-known" elsewhere
-    glac-/iers    one word, if one of the parts is nowhere else and a line ends between them; inside
-                  a line ("glac- iers"), only if neither part is elsewhere
-    pan-/cake     stays as it is, if the text has "pan" and "cake", but neither form of both
+    conti- / nued   one word, if the text has "continued" elsewhere more often than "conti-nued";
+                    also at a soft hyphen
+    well- / known   keeps its hyphen, if the text has "well-known" elsewhere
+    glac- / iers    one word, if one of the parts is nowhere else and a line ends between them;
+                    inside a line ("glac- iers"), only if neither part is elsewhere. Not if the head
+                    is one of `_COMPOUNDS`
+    pan- / cake     stays as it is, if the text has "pan" and "cake", but neither form of both
     """
     # 1. Where lines end at a hyphen: start and end of what may not be read, both parts of the word.
     breaks = [(*match.span(2), match[1], match[3]) for match in _HYPHEN.finditer(text)]
@@ -261,6 +264,7 @@ def _add_hyphens(text: str, unread: Unread) -> None:
 
 
 def _lines(text: str) -> Iterator[_Line]:
+    """Yield the lines that are not blank; a form feed ends a line too."""
     end = 0
     for match in re.finditer(r"[^\n\f]+", text):
         words = match[0].strip()
@@ -282,11 +286,11 @@ def _number_lines(lines: list[_Line], unread: Unread) -> bool:
     """Add the numbers of a transcript's lines, and the heads of its pages; False if it is none."""
     # 1. Lines that count on, or from 1 on a new page.
     number_ends: dict[int, int] = {}  # by line: where its text begins in its words
-    last = 0
+    last_number = 0
     for at, line in enumerate(lines):
         number = _NUMBERED.match(line.words)
-        if number and int(number[1]) in (1, last + 1):
-            last = int(number[1])
+        if number and int(number[1]) in (1, last_number + 1):
+            last_number = int(number[1])
             number_ends[at] = number.end()
     rests = {at: lines[at].words[skip:] for at, skip in number_ends.items()}  # without numbers
     written = [at for at, rest in rests.items() if rest]  # lines with more than a number
