@@ -483,7 +483,9 @@ class _PlainMarks:
         self._start = 0  # the end of the block before
 
     def add(self, last: int, kind: str) -> None:
-        """Add the text up to `last` as a block."""
+        """Add the text up to `last` as a block, unless it is blank; form feeds in it are counted as
+        ends of pages.
+        """
         words = self.text[self._start : last].strip()
         first = last - len(self.text[self._start : last].lstrip())
         if self.canonical.page is not None:
@@ -496,9 +498,11 @@ class _PlainMarks:
 
     def add_lines(self, last: int) -> None:
         """Add the text up to `last`: its entries, or a paragraph."""
+        # 1. A turn of a transcript is an entry.
         if turns := self.unread.turns:
             self.add(last, "line" if self._start >= turns[0] else "paragraph")
             return
+        # 2. The entries of its lines, from `at` on; none if it is blank or goes on below.
         body = self.text[self._start : last].rstrip()
         at = self._start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
         whole = not body or self.unread.joins(at, last)
@@ -507,6 +511,7 @@ class _PlainMarks:
         if not found:
             self.canonical.close_headings(SECTIONS)
             self.add(last, "paragraph")
+        # 3. A block for each entry, which ends at `at`.
         for entry in found:
             at += sum(len(line) + 1 for line in lines[entry.first : entry.last])
             if entry.level:

@@ -128,7 +128,9 @@ class _Mail:
 def _bodies(
     part: Message, attachments: list[str], attached: list[Message], root: Message
 ) -> list[Message]:
-    """Return the parts of a message that are its body; add its attachments to the lists."""
+    """Return the parts of a message that are its body; add the names of its attachments, and the
+    messages that are attached, to the lists. `part` is the message (`root`), or a part of it.
+    """
     kind = part.get_content_type()
     payload = part.get_payload()
     if kind == "message/delivery-status":
