@@ -69,7 +69,7 @@ def expect_count(value: object, what: str, least: int = 1) -> None:
 
 
 def raise_first(problems: Mapping[str, object], error: type[Exception] = InputError) -> None:
-    """Raise the error with the first of these messages that is true."""
+    """Raise the error with the first of these messages, the keys, whose value is true."""
     for message, is_true in problems.items():
         if is_true:
             raise error(message)

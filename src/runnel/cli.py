@@ -64,13 +64,15 @@ LAB = {
     "compare": "Compare results of evaluate, questions and qa.",
 }  # one file of `runnel.lab.commands` each
 # Commands that load models, and get --device; accelerate chooses the device of those that train.
-READERS = {*("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor")}
-READERS |= {"mine", "synthesize", "evaluate", "questions", "qa"}
+READERS = {"find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor"}
+READERS |= {"mine", "synthesize", "evaluate", "questions", "qa"}  # of `lab`
 LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
 # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing
 # was found
 _NO_READER = 141
-USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
+# The class of all errors in the arguments, which typer does not export: click's UsageError, or in
+# newer versions typer's own.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 class _Commands(TyperGroup):
@@ -82,6 +84,7 @@ class _Commands(TyperGroup):
     extra: str | None = None
 
     def __init__(self, **options: Any) -> None:
+        # names without commands, which `get_command` imports
         super().__init__(**options | {"commands": dict.fromkeys(self.table)})
 
     def get_command(self, context: Any, name: str) -> Any:
@@ -262,13 +265,13 @@ def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
         _option("quiet", False, Quiet),
         _option("verbose", False, Verbose),
     ]
-    if name in READERS:  # behind --model and --dtype
-        models = [
-            place
-            for place, item in enumerate(parameters, start=1)
+    if name in READERS:  # --device comes after --model and --dtype, or first
+        places_after = [
+            number
+            for number, item in enumerate(parameters, start=1)
             if item.name in ("model", "dtype")
         ]
-        parameters.insert(max(models, default=0), _option("device", "auto", Device))
+        parameters.insert(max(places_after, default=0), _option("device", "auto", Device))
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {item.name: item.annotation for item in parameters}
     return wrapped

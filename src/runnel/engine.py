@@ -93,12 +93,8 @@ class Engine:
         whole: bool = False,
         read_blocks: Callable[..., Array] | None = None,
     ) -> None:
-        limits = [
-            step_tokens,
-            memory_bytes,
-            True if whole and backbone.recurrent and memory_bytes is not None else None,
-        ]
-        if sum(limit is not None for limit in limits) > 1:
+        whole_in_budget = whole and backbone.recurrent and memory_bytes is not None
+        if whole_in_budget or (step_tokens is not None and memory_bytes is not None):
             raise InputError(
                 "give only one of step_tokens, memory_bytes and whole (whose memory grows with the"
                 " longest text)"
@@ -113,7 +109,7 @@ class Engine:
         self._active: dict[OpenRequest, None] = {}  # requests in flight of all calls, oldest first
         # threads that want to run a step; the first may, and alone uses the rest
         self._turns: list[object] = []
-        self._free = [0]
+        self._free = [0]  # rows of `_pool` that no request has
 
     def map(
         self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None = None
@@ -157,6 +153,7 @@ class Engine:
                 # fill the other half.
                 with self._changed:
                     room = self.step_tokens - sum(map(self._share, list(call.active)[1:]))
+                # One request at a time while the caller waits for an old one to yield the others.
                 while (
                     not exhausted
                     and room > 0
@@ -455,12 +452,8 @@ def _step_tokens(
 
         room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
         return min(_GPU_TEXT, room), room
-    tokens = (
-        step_tokens.segment
-        if isinstance(step_tokens, Plan)
-        else _CPU_STEP
-        if step_tokens is None
-        else step_tokens
-    )
+    tokens = _CPU_STEP if step_tokens is None else step_tokens
+    if isinstance(tokens, Plan):
+        tokens = tokens.segment
     expect_count(tokens, "step_tokens")
     return tokens, tokens

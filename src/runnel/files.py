@@ -36,6 +36,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# <meta charset="utf-8">, <?xml version="1.0" encoding="utf-8"?>
 _DECLARED = re.compile(
     rb"<(?:meta[^>]*?\scharset\s*=|\?xml[^>]*?\sencoding\s*=)\s*[\"']?\s*([A-Za-z0-9_:.-]+)",
     re.IGNORECASE,
@@ -48,12 +49,12 @@ _WEB_NAMES = {
     "ascii": "cp1252",
 }
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
-_HEAD_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 16  # by which a file is taken for binary or UTF-16
 _COMPARED = 10_000  # names of a folder, at most, with one that is missing
-_DECLARED_WITHIN = 4096
-_CONTROL_SHARE = 0.05
-# of bytes above ASCII in Western European text; other scripts in old encodings have more
-_ACCENT_SHARE = 0.15
+_DECLARED_WITHIN = 4096  # bytes from the start
+_MOST_CONTROLS = 0.05  # the share of control characters in the first bytes of a text
+# the share of bytes above ASCII in Western European text; other scripts in old encodings have more
+_MOST_ACCENTS = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
     nul = data.find(0)
     head = data[:_HEAD_BYTES]
     controls = len(head) - len(head.translate(None, _CONTROLS))
-    if nul >= 0 or controls > _CONTROL_SHARE * len(head):
+    if nul >= 0 or controls > _MOST_CONTROLS * len(head):
         sign = f"{controls / len(head):.0%} of its first bytes are control characters"
         if nul >= 0:
             sign = f"NUL at byte {nul}"
@@ -164,6 +165,7 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
 
 
 def _declared(data: bytes) -> str | None:
+    """Return the encoding that html or xml declares; None without one that can be right."""
     match = _DECLARED.search(data[:_DECLARED_WITHIN])
     if match is None:
         return None
@@ -182,6 +184,7 @@ def _declared(data: bytes) -> str | None:
 
 
 def _wide(data: bytes) -> str | None:
+    """Return the kind of UTF-16 without a mark, by NULs in every other byte; None if it is none."""
     head = data[:_HEAD_BYTES]
     nuls = [head[side::2].count(0) / max(1, len(head[side::2])) for side in (0, 1)]
     if len(data) % 2 or min(nuls) > 0.01 or max(nuls) < 0.4:
@@ -190,7 +193,8 @@ def _wide(data: bytes) -> str | None:
 
 
 def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:
-    if len(data.translate(None, bytes(range(128)))) <= _ACCENT_SHARE * len(data):
+    """Decode bytes that are not UTF-8 (`error`) as cp1252, if they can be; else raise ReadError."""
+    if len(data.translate(None, bytes(range(128)))) <= _MOST_ACCENTS * len(data):
         with suppress(UnicodeDecodeError):
             problem = (
                 f"not valid utf-8 ({_place(data, error)}), read as cp1252; if that is wrong, give"
@@ -246,7 +250,7 @@ def file_digest(path: str | Path) -> str:
 
 # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
 _HALVES = "backslashreplace"
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # "... (os error 28)", of safetensors
 _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # the end of the name of a temporary file
 
 
@@ -408,7 +412,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-_CONTENT = re.compile(rb"(process \d+\s*)?")
+_CONTENT = re.compile(rb"(process \d+\s*)?")  # of a lock file
 _LOCKED_BYTE = 1 << 30  # far after the content: Windows lets no other process read a locked byte
 
 

@@ -75,7 +75,7 @@ def highest(probabilities: Iterable[float | None]) -> float | None:
     return max((value for value in probabilities if value is not None), default=None)
 
 
-_UNLIKELY = 0.15
+_UNLIKELY = 0.15  # the probability below which nothing seems to answer
 
 
 def unanswered(answers: float | None) -> str:

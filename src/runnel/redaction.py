@@ -16,14 +16,16 @@ WORD = 8  # from which on a secret is no ordinary word, such as "none" for an en
 # All repetitions are bounded or cannot overlap, so that no text takes long. CONTAINER@ACCOUNT of
 # Azure's abfs:// is no secret. A password may have an unescaped "/": what is between a colon and an
 # @ is one unless it is a port.
+# https://USER:PASSWORD@host: what is between :// and @
 _USER = re.compile(
     r"(?<=://)(?<!abfs://)(?<!abfss://)(?:[^\s/?#]*|[^\s/?#:\[]*:(?!\d*(?:[\s/?#]|\Z))\S{0,512})@"
 )
 _NAMES = r"key|token|secret|pass|pwd|sig|auth|cred|(?<=[?&;])code(?==)"
+# ?api_key=SECRET
 _PARAMETER = re.compile(
     rf"(?i)([?&;][^\s=&;#?]{{0,64}}?(?:{_NAMES})[^\s=&;#?]{{0,64}}=)([^\s&;#'\"]+)"
 )
-_VARIABLE = re.compile(r"(?i)(?:key|token|secret|password)\Z")
+_VARIABLE = re.compile(r"(?i)(?:key|token|secret|password)\Z")  # OPENAI_API_KEY
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:

@@ -204,11 +204,11 @@ class RangeSums:
         # fraction of a millisecond.
         simple = len(ranges) == 1 and ranges[0, 0] < ranges[0, 1]
         self._edges = ranges[0] if simple else np.unique(ranges)
-        # (B, 2) of each range
+        # (B, 2) stretches [first, last) of each range: stretch i is from edge i to edge i + 1
         self._stretches = np.array([[0, 1]]) if simple else np.searchsorted(self._edges, ranges)
         self._closed: list[Array] = []  # rows of complete stretches
         self._open: Array | None = None  # (1, D + 1) the row of the stretch `_next` so far
-        self._next = 0
+        self._next = 0  # the stretch that the next token is in
 
     def part(self, start: int, hidden: Array, weights: Array) -> Array:
         """Return the rows (k, D + 1) of stretches in tokens [start, start + n), from hidden (n, D)

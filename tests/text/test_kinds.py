@@ -196,7 +196,7 @@ def test_every_text_has_kinds(text: str) -> None:
     spans = split_sentences(text)
     kinds = sentence_kinds(text, spans)
     assert kinds.shape == (len(spans),) and set(kinds.tolist()) <= {TEXT, QUESTION, HEADING, ASIDE}
-    with patch("runnel.text.kinds._PIECE", 7):
+    with patch("runnel.text.kinds._PIECE_CHARS", 7):
         # whatever is looked at together
         np.testing.assert_array_equal(sentence_kinds(text, spans), kinds)
     document = read_plain(Decoded(text, "utf-8", None))

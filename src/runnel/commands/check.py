@@ -22,8 +22,8 @@ def check(place: search.In = None, *, as_json: parameters.Json = False) -> int:
     commit = store.last_commit()
     damage = check_store(store)
     for item in damage:
-        damaged = "" if item.document is None else f"damaged: {item.document}: "
-        display.say(f"{damaged}{item.reason}")
+        label = "" if item.document is None else f"damaged: {item.document}: "
+        display.say(f"{label}{item.reason}")
     if as_json:
         display.print_json(
             {

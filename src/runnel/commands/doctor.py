@@ -48,8 +48,8 @@ PURPOSES = {
     "haystack": "Haystack",
     "gpu": "kernels for NVIDIA GPUs",
 }  # by extra, what it is for
-_WORDS = 600  # the words of the text that is timed: fewer than a step has
-_ROUNDS = 3
+_WORDS = 600  # of the text that is timed, at most: fewer than pocket reads in one step
+_ROUNDS = 3  # of which the fastest counts
 
 
 def doctor(as_json: parameters.Json = False) -> int:
@@ -122,8 +122,8 @@ def _version(name: str) -> str | None:
 
 
 def _pocket() -> dict[str, Any]:
-    """Return tokens per second of pocket with kernels and, if it is installed, in plain torch, and
-    the cosine of both vectors.
+    """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both
+    vectors. None: not measured, because kernels cannot run here, or torch is not installed.
     """
     from runnel.models.embedder import Embedder
 
@@ -140,7 +140,7 @@ def _pocket() -> dict[str, Any]:
         backbone = embedder.model.backbone
         result["dtype"] = backbone.dtypes[0]
         vector, speed = _measure(embedder)
-        if not backbone.without_torch and backbone.fast is None:
+        if not backbone.without_torch and backbone.fast is None:  # this was plain torch
             return result | {"plain_tokens_per_s": speed}
         result["tokens_per_s"] = speed
         # 2. in plain torch
@@ -167,7 +167,7 @@ def _measure(embedder: Embedder) -> tuple[Any, int]:
     is not counted.
     """
     sentence = "The river carries sand to the sea and leaves it there. "
-    text = sentence * (_WORDS // 11)
+    text = sentence * (_WORDS // len(sentence.split()))
     tokens = len(embedder.model.tokenizer.encode(text))
     vector = embedder.encode(text)
     best = 0.0
@@ -238,6 +238,7 @@ def _open_folders() -> list[str]:
             folders.append(project.folder / NAME)
     if os.name == "nt":
         return []
+    # 0o077: all bits of a mode that are not the owner's
     return [str(path) for path in folders if path.is_dir() and path.stat().st_mode & 0o077]
 
 
@@ -276,12 +277,12 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"the mode of {folder} lets other users in; to keep them out: chmod 700"
             f" {shlex.quote(folder)}",
         )
-    for label, ready in (("installed", True), ("missing", False)):
+    for label, installed in (("installed", True), ("missing", False)):
         for extra, facts in report["extras"].items():
-            if ready != bool(facts["missing"]):
+            if installed == (not facts["missing"]):
                 needs = f"; needs {', '.join(facts['missing'])}: {install_command(extra)}"
-                yield label, f"{extra}: {facts['for']}{'' if ready else needs}"
-                label = ""
+                yield label, f"{extra}: {facts['for']}{'' if installed else needs}"
+                label = ""  # only the first line of several has it
 
 
 def _pocket_in_words(pocket: dict[str, Any]) -> str:

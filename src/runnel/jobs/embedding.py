@@ -36,6 +36,7 @@ _BLOCK_CHARACTERS = 1 << 16
 _BLOCK_ROWS = 2048
 _FORMATS = (".npy", ".jsonl")
 _VECTORS = 4096  # vectors in memory at a time
+_ID, _DIGEST, _CUT, _TOKENS = range(4)  # places in the value of a journal's row: `vector_journal`
 
 
 def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool = False) -> Journal:
@@ -158,7 +159,10 @@ def read_vectors(
     expected = {
         "fingerprint": embedder.model.fingerprint(),
         "prompt": "document",
-        **dict.fromkeys(("pooling", "truncate_dim", "precision")),
+        # not set: the model's own
+        "pooling": None,
+        "truncate_dim": None,
+        "precision": None,
         "max_tokens": max_tokens,
     }
     for file in files:
@@ -175,15 +179,15 @@ def read_vectors(
         for file in files
         for name in file.with_suffix(".ids").read_text(encoding="utf-8").split("\n")[:-1]
     )
-    following = next(names, None)
+    following = next(names, None)  # the id of the next vector; None: no vector is left
     rows = []
     for row, document in enumerate(corpus):
         if document.id == following:
             rows.append(row)
             following = next(names, None)
         elif not embedder.is_empty(document.text):
-            break
-    else:
+            break  # a text without a vector
+    else:  # every text has its vector
         if following is None:
             arrays = [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
             return VectorFiles(arrays), np.array(rows, dtype=np.int64)
@@ -211,10 +215,14 @@ class BlockEmbedder:
         remaining = self._with_text(documents)
         for row in self._journal.rows():
             document = next(remaining, None)
-            if document is None or row.value[:2] != [document.id, digest(document.text)]:
+            name = row.value[_ID]
+            if document is None or [name, row.value[_DIGEST]] != [
+                document.id,
+                digest(document.text),
+            ]:
                 now = "missing" if document is None else f"{document.id!r} or has another text"
                 raise self._journal.changed_error(
-                    f"the input has changed since the work began: row {row.value[0]!r} is now {now}"
+                    f"the input has changed since the work began: row {name!r} is now {now}"
                 )
         with open_progress("embedding") as progress:
             count = TokenCount(progress)
@@ -288,9 +296,9 @@ def _write_vectors(
     out = journal.out
     if precision in CALIBRATED and ranges is None:
         ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
-    cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (2, 3))
+    cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (_CUT, _TOKENS))
     blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
-    names = (row.value[0] for row in journal.rows())
+    names = (row.value[_ID] for row in journal.rows())
     if out.suffix == ".npy":
         with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
             file.writelines(name.encode() + b"\n" for name in names)
@@ -318,6 +326,8 @@ def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> 
             f"{precision} vectors need the ranges of at least two vectors, got {len(journal)}; give"
             " --ranges"
         )
+    # The ranges of the blocks' ranges. A block may have one vector, and `value_ranges` takes two or
+    # more: each block is given twice.
     of_blocks = [value_ranges(np.concatenate([block, block])) for block in _vectors(journal, size)]
     ranges = value_ranges(np.concatenate(of_blocks))
     with replacing(path) as new, new.open("wb") as file:

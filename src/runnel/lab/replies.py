@@ -146,6 +146,7 @@ def costs(replies: Replies, **versions: str) -> dict[str, dict[str, int]]:
 
 
 def _tokens(text: str) -> int:
+    """Return an estimate of a text's tokens, rounded up."""
     return -(-len(text.encode()) // _BYTES_PER_TOKEN)
 
 

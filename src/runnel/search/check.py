@@ -1,6 +1,9 @@
 """Verify that the stored content of an index is complete and undamaged.
 
 In: a store. Out: all damage; of each document the first that is found.
+
+A document has passages with the numbers 0, 1, 2, ... and a row with the number `WHOLE` (-1), which
+holds the vector of the whole document and no text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +36,7 @@ def _check(store: Store) -> list[Damage]:
     hashes = store.content_hashes()
     reasons: dict[str, str] = {}  # the first for each document
     numbers: dict[str, list[int]] = {}  # by document, the numbers of its passages
-    word = ""  # any that the index of words must have
+    word = ""  # of a passage: the index of words must be able to look it up
     # 1. Each document, with its passages.
     for passages in store.scan():
         names = list(dict.fromkeys(row.document for row in passages))
@@ -135,7 +138,9 @@ def _damaged_vectors(passages: Sequence[PassageRow]) -> _Reasons:
 
 
 def _missing_passages(numbers: Sequence[int]) -> str:
-    """Return which passages of a document are missing or stored twice, by their sorted numbers."""
+    """Return which passages of a document are missing or stored twice, by their sorted numbers;
+    "": none. Right is [-1, 0, 1, 2], of a document with three passages.
+    """
     if numbers == [WHOLE, *range(len(numbers) - 1)]:
         return ""
     wholes = numbers.count(WHOLE)

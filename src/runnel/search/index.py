@@ -191,7 +191,9 @@ class Index:
         changes = Changes()
         count = TokenCount(progress)
         stored = self.store.content_hashes()
-        with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
+        # The writer has one thread, which commits a batch while this one reads the next. `written`
+        # is the commit that was begun last, at first one of nothing.
+        with ThreadPoolExecutor(1) as writer:
             written: Future[None] = writer.submit(lambda: None)
             rows = self.encoder.new_rows(documents, stored, changes.failed, changes.unchanged)
             for batch in batches(rows, self.encoder.batch_documents):
@@ -234,7 +236,8 @@ class Index:
                 read (default: compute all).
             prune: whether to delete documents of removed files below `paths`.
             limits, ocr: as for `DocumentReader`.
-            through: yields the files of a list, for example to show which one is read.
+            through: yields the files of a list, for example to show which one is read (default:
+                `iter`, which only yields them).
 
         Raises:
             InputError: a path does not exist.

@@ -37,13 +37,15 @@ _CLOSING = r".,;:!?)\]}%" + '"'
 # Punctuation: that of ASCII except ' _ ` and the common Chinese and Japanese marks.
 _PUNCT = r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 
-_SPACE = "space"  # a cut before a space
-_MARK = "mark"  # a cut before a newline or a punctuation mark
+# Two kinds of cuts between a and b, by what b is: a space; or a newline or a punctuation mark.
+_SPACE = "space"
+_MARK = "mark"
 _PATTERNS = {_SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )", _MARK: f"[{_STABLE}](?=[\n{_PUNCT}])"}
 _BOTH = frozenset(_PATTERNS)
 _NONE = frozenset[str]()
 _ONLY_SPACE = frozenset([_SPACE])
 
+# normalizers that keep both kinds
 _HARMLESS = (
     "NFC",
     "NFD",
@@ -168,8 +170,11 @@ def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _after_pre_tokenizer(spec: Spec, kinds: frozenset[str], space: str) -> frozenset[str]:
-    broken = _NONE
-    passed = kinds
+    """Return the kinds of cuts where the pre-tokenizer, or else the vocabulary, always splits. At
+    first a space is written as `space`; some pre-tokenizers replace it.
+    """
+    broken = _NONE  # kinds where a pre-tokenizer so far always splits
+    passed = kinds  # kinds that no pre-tokenizer so far has made unsafe
     for part in _steps(spec.get("pre_tokenizer")):
         breaks, leaves = _breaks(part, space)
         broken |= passed & breaks

@@ -27,9 +27,12 @@ from typing import Any, NamedTuple
 from runnel.errors import InputError, ReadError
 from runnel.files import near_names
 
-_MAGIC = re.compile(r"[*?\[]")
+_MAGIC = re.compile(r"[*?\[]")  # what makes a name a glob
+# "[a-z]", "[!0-9]", "[[:alpha:]_]"
 _CLASS = re.compile(r"\[[!^]?(?>\[:\w*:\]|\\.|[^\\])(?>\[:\w*:\]|\\.|[^]\\])*\]", re.DOTALL)
+# of a class such as "[[:alpha:]0-9_]": the name "alpha"; "0" and "9"; "_" and ""
 _ITEM = re.compile(r"\[:(\w*):\]|(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
+# by the name of a POSIX class, its characters in a class of a regular expression
 _NAMED = {
     "alpha": "a-zA-Z",
     "digit": "0-9",
@@ -52,9 +55,9 @@ class Glob:
 
     # matches a name, or a path below the folder that the glob belongs to
     regex: re.Pattern[str]
-    negated: bool  # "!": a path that matches is not ignored, whatever earlier globs say
-    of_names: bool
-    only_folders: bool
+    negated: bool  # "!*.md": a path that matches is not ignored, whatever earlier globs say
+    of_names: bool  # "*.md": compared with names at any depth, not with paths
+    only_folders: bool  # "build/"
 
     def matches(self, path: str, *, folder: bool) -> bool:
         """Return whether the path itself matches, with "/" between its names; the folders above it
@@ -100,6 +103,7 @@ def fixed_part(path: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def _regex(text: str, of_names: bool) -> re.Pattern[str] | None:
+    r"""Translate a glob: "a/**/*.md" is a/(?:.*/)?[^/]*\.md. None: it can match nothing."""
     names = text.split("/")
     patterns: list[str] = []
     for number, name in enumerate(names, start=1):
@@ -116,8 +120,10 @@ def _regex(text: str, of_names: bool) -> re.Pattern[str] | None:
 
 
 def _name_regex(name: str) -> str | None:
-    """Translate a glob of one name. For the text between two stars the first match is enough, so
-    atomic groups keep the regular expression from trying others.
+    r"""Translate a glob of one name: "a*.md" is a[^/]*\.md. None: it can match nothing.
+
+    For the text between two stars the first match is enough, so atomic groups keep the regular
+    expression from trying others: "a*b*c" is a(?>[^/]*?b)[^/]*c.
     """
     pieces = [""]  # the parts between stars
     at = 0
@@ -381,6 +387,7 @@ def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
     """Return whether the innermost file with a rule for this path ignores it. The folders above it
     are not ignored.
     """
+    # the .ignore files first, and among both the innermost first
     for file in sorted(reversed(rules), key=lambda file: not file.own):
         below = path[len(file.folder) :].replace(os.sep, "/").lstrip("/")
         verdict = decide(file.globs, below, folder=folder)

@@ -23,7 +23,7 @@ MOST_WORDS = 50  # a line with no more words in a clause stays as it is
 # nltk ends no sentence after other quotation marks than these, and one after every ? and !
 _SENTENCE_END = re.compile(r"[.?!][\"')\]}]*(\s+)\Z")
 _ASKED = re.compile(r"[?!][\"')\]}]*\s+")
-_CLAUSE = re.compile(r"[^,;]*[,;]|[^,;]+")
+_CLAUSE = re.compile(r"[^,;]*[,;]|[^,;]+")  # up to a comma or a semicolon
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _WORD = re.compile(r"\S+")
 

@@ -29,13 +29,14 @@ from runnel.text.documents.headings import ITEM, is_title
 TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
 TITLES = QUESTION, HEADING
 
-_PIECE = 1 << 16  # characters that are looked at together
-_BLOCK_CHARS = 400  # a block with more characters is text
-_INTRODUCTION_WORDS = 3
+_PIECE_CHARS = 1 << 16  # looked at together
+_MOST_CHARS = 400  # a block with more characters is text
+_MOST_SENTENCES = 4  # a block with more sentences is text
+# a line that ends with a colon is no heading if it has as many spaces: "To do this, run:"
+_LEAST_INTRODUCTION_SPACES = 3
 _LINES = (None, "paragraph", "line")  # kinds of blocks that may be short lines
-_LINE_CHARS = 80
-_NESTED = 4  # the most headings that may follow each other
-_BLOCK_SENTENCES = 4  # a block with more sentences is text
+_MOST_LINE_CHARS = 80  # of a short line
+_MOST_NESTED = 4  # headings that may follow each other
 _SPACES = np.array(
     [
         *range(33),
@@ -55,9 +56,10 @@ _PARAGRAPH_ENDS = np.array([0x0C, 0x2029], np.uint32)
 _ENDS = np.array([ord(sign) for sign in ".!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c"], np.uint32)
 _CLOSING = "\"')]\u201d\u2019\u00bb\u300d\u300f*_"
 _CLOSERS = np.array([ord(sign) for sign in _CLOSING], np.uint32)
+# a line that begins a block: "- one", "2. two", "| cell", "Q: Who?", "## Costs", "== Costs"
 _BEGINS = re.compile(rf"{ITEM.pattern}|(?:\||[QA]\d{{0,3}}[.:)]|#{{1,6}}|={{2,6}})[ \t]")
 _QUESTION_SIGNS = ("?", "\uff1f", "\u061f")
-_UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")
+_UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")  # "=====", the line under a title
 _LETTER = re.compile(r"[^\W\d_]")
 # "3.1 ", "12) ", "Q: ", "Question 4. "
 _LABEL = re.compile(
@@ -65,6 +67,7 @@ _LABEL = re.compile(
     r"|\(?[a-z\d]{1,3}\)|#{1,6}|[-*+\u2022])[ \t]+",
     re.IGNORECASE,
 )
+# "Who", "Isn't": the first word of a question
 _INTERROGATIVE = re.compile(
     r"[\"'(\u201c\u2018\u00ab]*"
     r"(?:who|whom|whose|what|which|when|where|why|how"
@@ -74,37 +77,45 @@ _INTERROGATIVE = re.compile(
     r"(?:['\u2019](?:t|s|re|ve|d|ll))?\b",
     re.IGNORECASE,
 )
+# the reader asks, as in a list of frequent questions: "Can I pay later?"
 _FIRST_PERSON = re.compile(r"\b(?:I|[Mm]y|me|I['\u2019](?:m|ve|d|ll))\b")
+# code and paths, which are no headings: "#define", "f(x)" but not "file(s)", "x = 1", "std::map",
+# "--flag", "src/a.py"
 _CODE = re.compile(
     r"^#(?:[^#\s]|\s+[a-z])|\w\((?!s\))|[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$"
 )
+# "The river is long": a statement without a full stop, which is no heading
 _STATES = re.compile(
     r"(?:The|Th[ei]se?|It|If|You|We|An?)\s.*\s(?:is|are|was|were|has|have|can|will|must|should)\s"
 )
-_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")
+_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")  # "Figure 2.1"
 
+# "Page 3 of 10", "- 12 -", "3/10"
 _PAGE = re.compile(
     r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?",
     re.IGNORECASE,
 )
+# a line of a table of contents, perhaps: "Rivers ..... 12"; a search for it is fast
 _DOTTED = re.compile(r"^[^\n]*(?:\.{4}|(?:\. ){3}\.|\u2026|_{4})[^\n]*", re.MULTILINE)
+# its end: "..... 12", ". . . . iv"
 _LEADERS = re.compile(
     r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+"  # all the dots
     r"[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z",  # the page
     re.IGNORECASE,
 )
 # characters between the end of a row and the next row, at most: its title may be wrapped
-_LEADERS_APART = 160
-_ROWS = 3  # the fewest rows of a table of contents, page numbers, and repeats of a running head
-_NUMBER_CHARS = 16
-_HEAD_CHARS = 120  # of a running head; a title with its number and page may have twice as many
+_MOST_CHARS_APART = 160
+_LEAST_ROWS = 3  # of a table of contents, page numbers, and repeats of a running head
+_MOST_NUMBER_CHARS = 16  # of a block that is a page number or a rule
+_MOST_HEAD_CHARS = 120  # of a running head; a title with number and page may have twice as many
+# "chapter 2. ", "3.1 ", "a) ", "iv. ", "## "
 _NUMBERING = re.compile(
     r"\A(?:(?:(?:chapter|part|appendix|section|question)\s+)?"
     r"(?:\d+(?:\.\d+)*[.:)]*|(?:[a-z]|[ivxlc]+)[.:)])|#{1,6})\s+(?=\S)"
 )
 _NUMERALS = frozenset("0123456789ivxlc")
-_LAST_NUMBER = re.compile(r"[\s.|\u2026_]*\s(?:\d{1,4}|[ivxlc]+)\Z")
-_LAST_PAGE = re.compile(r"\s(\d{1,4})\Z")
+_LAST_NUMBER = re.compile(r"[\s.|\u2026_]*\s(?:\d{1,4}|[ivxlc]+)\Z")  # "rivers ... 12", "rivers iv"
+_LAST_PAGE = re.compile(r"\s(\d{1,4})\Z")  # "rivers 12"
 _DIGITS = re.compile(r"\d+")
 
 
@@ -142,12 +153,12 @@ def sentence_kinds(
     # 2. Questions and headings by the words of each block, but not in lists and tables.
     for block in blocks:
         kinds[block.first : block.last] = _titles(text, lines, block, kind_at)
-    if len(blocks) > _NESTED:
+    if len(blocks) > _MOST_NESTED:
         kinds[_listed(blocks, kinds)] = TEXT
     # 3. Asides. Running heads and tables of contents can be recognized only by their neighbors.
     for first, last in (*_page_numbers(blocks), *_leader_rows(text, lines)):
         kinds[first:last] = ASIDE
-    if len(blocks) >= _ROWS:
+    if len(blocks) >= _LEAST_ROWS:
         for first, last in _running_heads(text, lines, blocks):
             kinds[first:last] = ASIDE
         for block in _repeated_titles(blocks, kinds):
@@ -170,18 +181,21 @@ class _Lines:
     # the number of line ends before the sentence; the end of a paragraph counts twice, and the
     # start of the text many times
     before: np.ndarray
-    after: np.ndarray
+    after: np.ndarray  # the same of the place after the sentence
     ended: np.ndarray  # bool: it ends like a sentence
 
     @staticmethod
     def of(text: str, spans: np.ndarray) -> _Lines:
         count = len(spans)
+        # `at_start`, `at_end`: line ends from the start of the text to the sentence's
         starts, ends, at_start, at_end = (np.zeros(count, np.int64) for _ in range(4))
         ended = np.zeros(count, bool)
         first = line_ends = 0
         while first < count:
             base = int(spans[first, 0])
-            last = max(first + 1, int(np.searchsorted(spans[:, 1], base + _PIECE, side="right")))
+            last = max(
+                first + 1, int(np.searchsorted(spans[:, 1], base + _PIECE_CHARS, side="right"))
+            )
             codes = np.frombuffer(
                 text[base : spans[last - 1, 1]].encode("utf-32-le", "surrogatepass"), np.uint32
             )
@@ -223,6 +237,9 @@ class _Block(NamedTuple):
 
 
 def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> Iterator[_Block]:
+    """Yield the blocks. One begins after the end of a paragraph; after one line end, if the
+    sentence before has no end ("Costs") or the line is one of `_BEGINS`.
+    """
     begins = lines.before >= 2
     begins[1:] |= (lines.before[1:] == 1) & ~lines.ended[:-1]
     for sentence in np.flatnonzero((lines.before == 1) & ~begins).tolist():
@@ -230,7 +247,7 @@ def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> I
     for first, last in pairwise([*np.flatnonzero(begins).tolist(), len(begins)]):
         start = int(lines.starts[first])
         end = int(lines.ends[last - 1])
-        short = end - start <= _BLOCK_CHARS and last - first <= _BLOCK_SENTENCES
+        short = end - start <= _MOST_CHARS and last - first <= _MOST_SENTENCES
         yield _Block(first, last, text[start:end] if short else "", kind_at(start))
 
 
@@ -255,15 +272,18 @@ def _titles(
         return titles
     if not words or kind in ("code", "row") or words.isdecimal():
         return TEXT
+    # 1. A block that ends with a question mark.
     if _asks(words):
         asks = [_asks(text[lines.starts[at] : lines.ends[at]]) for at in range(first, last)]
         if not _LETTER.search(words):
             return TEXT
         if all(asks) or _LABEL.match(words) or _FIRST_PERSON.search(words):
             return QUESTION
-        if len(asks) == _BLOCK_SENTENCES:
+        if len(asks) == _MOST_SENTENCES:
             return TEXT
         return [QUESTION if asked else TEXT for asked in asks]
+    # 2. Others may begin with a question ("Q: Who pays? The tenant."), or end with a heading in a
+    # line of its own.
     kinds = [TEXT] * (last - first)
     if last - first > 1 and _is_question(
         text[lines.starts[first] : lines.ends[first]], bool(lines.after[first])
@@ -277,10 +297,11 @@ def _titles(
 
 
 def _is_heading(words: str, kind: str | None) -> bool:
-    if words.endswith(":") and words.count(" ") >= _INTRODUCTION_WORDS:  # To do this, run:
+    """Return whether the last sentence of a block, alone in its line, is a heading."""
+    if words.endswith(":") and words.count(" ") >= _LEAST_INTRODUCTION_SPACES:
         return False
     return (
-        len(words) <= _BLOCK_CHARS
+        len(words) <= _MOST_CHARS
         and is_title(words, kind)
         and not (_CODE.search(_bare(words)) or _CAPTION.match(words) or _STATES.match(words))
     )
@@ -297,7 +318,7 @@ def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
     return [
         block.first
         for first, stop in _runs(titles)
-        if stop - first > _NESTED
+        if stop - first > _MOST_NESTED
         for block in blocks[first : stop - 1]
     ]
 
@@ -330,13 +351,15 @@ def _bare(words: str) -> str:
 def _introduced(
     text: str, lines: _Lines, blocks: list[_Block], kinds: np.ndarray
 ) -> Iterator[_Block]:
-    """Yield the items, and the short lines, below text that ends with a colon."""
+    """Yield the items, and the short lines, below text that ends with a colon: "You need:" / "a
+    pump" / "a hose" (short lines below a short line), or "The parts are:" / "- a pump".
+    """
     introduced = False  # whether the block before ends with a colon, or is introduced
     short = False  # whether the introducing text is a short line
     for block in blocks:
         plain = bool((kinds[block.first : block.last] == TEXT).all())
         is_item = block.kind == "item" or _BEGINS.match(text, lines.starts[block.first]) is not None
-        is_line = block.kind in _LINES and 0 < len(block.words) <= _LINE_CHARS
+        is_line = block.kind in _LINES and 0 < len(block.words) <= _MOST_LINE_CHARS
         if (
             introduced
             and plain
@@ -360,7 +383,7 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
         words = block.words
         if (
             not words
-            or len(words) > _NUMBER_CHARS
+            or len(words) > _MOST_NUMBER_CHARS
             or block.last - block.first > 1
             or block.kind not in (None, "paragraph")
         ):
@@ -368,18 +391,19 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
         if page := _PAGE.fullmatch(words):
             numbers.append((block.first, int(page[1])))
         elif (
-            len(words) >= _ROWS
+            len(words) >= _LEAST_ROWS
             and len(set(words) - {" "}) <= 2
             and not any(map(str.isalnum, words))
         ):
             yield block.first, block.last
     values = [value for _, value in numbers]
+    # the numbers with the number before, or the next number, as neighbor; -9 is no neighbor of any
     counted = [
         place
         for (place, value), *around in zip(numbers, [-9, *values], [*values[1:], -9], strict=False)
         if value - 1 == around[0] or value + 1 == around[1]
     ]
-    if len(counted) >= _ROWS:
+    if len(counted) >= _LEAST_ROWS:
         yield from ((place, place + 1) for place in counted)
 
 
@@ -393,7 +417,7 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
         if match is None:
             continue
         page = int(match[1] or 0)
-        if run and (row.start() - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
+        if run and (row.start() - run[-1][1] > _MOST_CHARS_APART or (page and page < run[-1][2])):
             yield from _contents_span(run, lines)
             run = []
         run.append((*row.span(), page))
@@ -401,7 +425,7 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
 
 
 def _contents_span(run: list[tuple[int, int, int]], lines: _Lines) -> Iterator[tuple[int, int]]:
-    if len(run) >= _ROWS:
+    if len(run) >= _LEAST_ROWS:
         yield (
             int(np.searchsorted(lines.starts, run[0][0])),
             int(np.searchsorted(lines.ends, run[-1][1], side="right")),
@@ -415,10 +439,10 @@ def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[t
     for feed in re.finditer("\f", text):
         after = bisect_right(firsts, int(np.searchsorted(lines.starts, feed.start()))) - 1
         for place in (after - 1, after):
-            if place >= 0 and 0 < len(blocks[place].words) <= _HEAD_CHARS:
+            if place >= 0 and 0 < len(blocks[place].words) <= _MOST_HEAD_CHARS:
                 places_of[_DIGITS.sub("#", " ".join(blocks[place].words.split()))][place] = None
     for places in places_of.values():
-        if len(places) >= _ROWS:
+        if len(places) >= _LEAST_ROWS:
             yield from ((blocks[place].first, blocks[place].last) for place in places)
 
 
@@ -429,7 +453,7 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
     seen = [block for block in blocks if kinds[block.first] != ASIDE]
     keys = []
     for block in seen:
-        title = " ".join(block.words.split()) if len(block.words) <= _HEAD_CHARS * 2 else ""
+        title = " ".join(block.words.split()) if len(block.words) <= _MOST_HEAD_CHARS * 2 else ""
         keys.append(_NUMBERING.sub("", title.casefold().strip("\"'\u201c\u201d.:#*"), count=1))
     # by text, the blocks that are headings or questions with this text
     places: dict[str, list[int]] = defaultdict(list)
@@ -438,6 +462,9 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
             places[key].append(place)
 
     def next_place(place: int, after: int) -> int | None:
+        """Return the first block after `after` that is a title with the text of block `place`, with
+        or without the page number at its end.
+        """
         title = keys[place]
         for key in (title, _LAST_NUMBER.sub("", title)) if title[-1:] in _NUMERALS else (title,):
             later = places.get(key, ())
@@ -445,6 +472,7 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
                 return later[at]
         return None
 
+    # 1. Runs of blocks whose texts are titles further down.
     repeated = [
         bool(key) and next_place(place, place) is not None for place, key in enumerate(keys)
     ]
@@ -456,22 +484,24 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
             if (at := next_place(place, stop - 1)) is not None
         ]
         ordered = sum(a < b for (_, a), (_, b) in pairwise(below))
-        # Steps that a text repeats as a list are no contents: their next places are neighbors too.
+        # At least four fifths of the titles follow in the same order, and half as many blocks again
+        # are between them. Steps that a text repeats as a list are no contents: their next places
+        # are neighbors too.
         if (
-            len(below) >= _ROWS
+            len(below) >= _LEAST_ROWS
             and ordered >= 0.8 * (len(below) - 1)
             and below[-1][1] - below[0][1] >= 1.5 * (stop - first)
         ):
             contents += [place for place, _ in below]
+    # 2. Blocks between two parts of the contents, with page numbers, are contents too: their titles
+    # differ a little from the headings.
     pages = {
         place: int(page[1])
         for place in range(len(keys))
         if contents and (page := _LAST_PAGE.search(keys[place]))
     }
-    # Blocks between two parts of the contents, with page numbers, are contents too: their titles
-    # differ a little from the headings.
     for before, after in pairwise(contents):
         between = [pages.get(place, -1) for place in range(before, after + 1)]
-        if 1 < after - before <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):
+        if 1 < after - before <= _LEAST_ROWS + 2 and between[0] >= 0 and between == sorted(between):
             contents += range(before + 1, after)
     return [seen[place] for place in contents]

@@ -150,7 +150,7 @@ class LibraryTokenizer(Tokenizer):
         at its start.
         """
         stop = len(text) if final else self._last_cut(text)
-        bounds = [0]
+        bounds = [0]  # where the pieces begin
         while stop - bounds[-1] > 2 * _PIECE_CHARS and self._cuts is not None:
             match = self._cuts.search(text, bounds[-1] + _PIECE_CHARS)
             if match is None or match.end() >= stop:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 ENDINGS = ("", ".gz", ".zst")  # suffixes of a plain or compressed file
-_LOOK = 1 << 16  # bytes that tell an encoding
+_LOOK_BYTES = 1 << 16  # from whose encoding a file's is guessed
+# names of a row's id and text: the first of them that it has counts
 _IDS = ("id", "_id", "docid", "query_id")
 _TEXTS = ("text", "document_text", "query_text", "contents")
 
@@ -37,6 +38,7 @@ class Lines:
     which closes the file.
 
     Args:
+        longest: the most characters of a line; None: no limit.
         encoding: None: the one that the byte order mark says, or without one UTF-8. After the first
             line, `self.encoding` has it.
         before: returns the number of lines before `file`, if that is a part of a larger file.
@@ -65,6 +67,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         number = 0
+        # as `readline` takes it: -1 is no limit
         most = -1 if self._longest is None else self._longest + 1
         try:
             with self._file, self._open() as text:
@@ -105,7 +108,7 @@ class Lines:
         """Return UTF-8, or the encoding that a text that is not UTF-8 seems to have."""
         if not content.seekable():
             return "utf-8"
-        begin = content.read(_LOOK)
+        begin = content.read(_LOOK_BYTES)
         content.seek(0)
         try:
             codecs.getincrementaldecoder("utf-8")().decode(begin)

@@ -39,11 +39,14 @@ _WORK = 1 << 29
 _CALL = 1 << 12
 
 _NONE, _SPACE, _DASH, _LINE_END = range(4)  # kinds of gap
+# whether two gaps agree: rows and columns in the order of the kinds
 _AGREE = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 1]], dtype=bool)
 
-_LETTER, _BLANK, _NEWLINE, _HYPHEN, _SOFT, _UNSEEN = range(6)  # kinds of character
+# kinds of character: a hyphen is any dash, _SOFT a soft hyphen
+_LETTER, _BLANK, _NEWLINE, _HYPHEN, _SOFT, _UNSEEN = range(6)
 _SOFT_HYPHEN = "\u00ad"
 _ZERO_WIDTH = "\u200b\u200c\u200d\u2060\ufeff"
+# typographic quotation marks, and the plain one that each is compared as
 _MARKS = {**dict.fromkeys("‘’‚‛‹›′´`", "'"), **dict.fromkeys("“”„‟«»″", '"')}
 
 
@@ -99,18 +102,17 @@ def verify_quote(quote: str, text: str) -> Verification:
     """
     expect_text(quote, "the quote")
     expect_text(text, "the text")
-    # 1. Places with the same characters.
-    # 2. Places with the same words.
-    # 3. Without either, the nearest stretch with other words.
     if not quote.strip() or len(quote) > LONGEST_QUOTE:
         came = f"has {len(quote):,} characters" if quote.strip() else "is empty"
         raise InputError(
             f"the quote {came}; expected 1 to {LONGEST_QUOTE:,} characters: verify a long one in"
             " parts"
         )
+    # 1. Places with the same characters.
     exact = [
         QuotePlace(quote, *match.span(), "exact") for match in re.finditer(re.escape(quote), text)
     ]
+    # 2. Places with the same words, unless they overlap with one of the first kind.
     letters = _letters(quote)
     normalized = []
     for start, end in _equal(quote, letters, text) if letters.folded else ():
@@ -126,6 +128,7 @@ def verify_quote(quote: str, text: str) -> Verification:
     if exact or normalized:
         places = sorted([*exact, *normalized], key=lambda place: place.start)
         return Verification("exact" if exact else "normalized", tuple(places), 1.0)
+    # 3. Without either, the nearest stretch with other words.
     words = _tokens(quote)
     tokens = _tokens(text)
     aligned = (_align(words, tokens, first, stop) for first, stop in _windows(words, tokens))
@@ -135,7 +138,9 @@ def verify_quote(quote: str, text: str) -> Verification:
         default=Verification("absent", (), 0.0),
     )
     # A stretch without changes can be near but not equal: an accent after an invisible character.
-    changed = nearest.similarity >= _NEAR and any(place.changes for place in nearest.places)
+    changed = nearest.similarity >= _LEAST_SIMILARITY and any(
+        place.changes for place in nearest.places
+    )
     return nearest if changed else Verification("absent", (), nearest.similarity)
 
 
@@ -151,6 +156,8 @@ def _equal_words(stretch: str, other: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Letters:
+    """The letters of a text, by which it is compared."""
+
     folded: str
     origin: np.ndarray  # (S,) int64, the character of the text that each letter comes from
     first: np.ndarray  # (S,) bool, whether a letter is the first one of its character
@@ -158,18 +165,21 @@ class _Letters:
 
 
 def _letters(text: str, *, fold_case: bool = True) -> _Letters:
+    # 1. The kind and the letters of each different character, and of all characters by these.
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     folds = {ord(character): _fold(character, fold_case) for character in set(text)}
-    kind_of, length_of = np.zeros((2, max(folds, default=0) + 1), dtype=np.uint8)
+    kind_of, length_of = np.zeros((2, max(folds, default=0) + 1), dtype=np.uint8)  # by code
     for code, (kind, letters) in folds.items():
         kind_of[code] = kind
         length_of[code] = len(letters)
     folded = text.translate({code: letters for code, (_, letters) in folds.items()})
     kinds = kind_of[codes]
+    # 2. Which of the characters that have letters each letter is from: a character may have several
+    # ("ß" has "ss").
     sources = np.flatnonzero(kinds == _LETTER)
-    # a character may have several letters
     source_of = np.repeat(np.arange(len(sources)), length_of[codes[sources]])
     first = np.diff(source_of, prepend=-1) > 0
+    # 3. The gap before each letter; there is none between the letters of one character.
     unspaced = np.logical_or.reduce(
         [(codes[sources] >= low) & (codes[sources] <= high) for low, high in UNSPACED]
     )
@@ -202,15 +212,17 @@ def _gaps(kinds: np.ndarray, letters: np.ndarray, unspaced: np.ndarray) -> np.nd
     """Return the kind of gap before each of the characters at `letters`; a line break between
     `unspaced` characters is none.
     """
-    previous = np.concatenate([[-1], letters[:-1]])[: len(letters)]
+    previous = np.concatenate([[-1], letters[:-1]])[: len(letters)]  # the letter before each
 
     def between(kind: int) -> np.ndarray:
+        """Return how many characters of a kind are between each letter and the one before it."""
         counts = np.concatenate([[0], np.cumsum(kinds == kind)])
         return counts[letters] - counts[previous + 1]
 
     newline = between(_NEWLINE) > 0
     dashes = between(_HYPHEN)
     after_letter = kinds[previous + 1] == _HYPHEN
+    # "conti-\nnued", or with a soft hyphen; but not "yes -\nno"
     line_end = newline & (((dashes == 1) & after_letter) | ((dashes == 0) & (between(_SOFT) > 0)))
     blank = (newline | (between(_BLANK) > 0)) & ~(
         unspaced & np.concatenate([[False], unspaced[:-1]])[: len(letters)]
@@ -220,7 +232,7 @@ def _gaps(kinds: np.ndarray, letters: np.ndarray, unspaced: np.ndarray) -> np.nd
 
 def _equal(words: str, quote: _Letters, original: str) -> Iterator[tuple[int, int]]:
     """Yield the characters [start, end) of each stretch of a text (`original`) with the letters and
-    gaps of the quote (`words`).
+    gaps of the quote (`words`). `at` and `end` are letters of the text.
     """
     text = _letters(original)
     signed = _signed(words)
@@ -258,9 +270,8 @@ def _signed(text: str) -> bool:
 # ---- the nearest stretch -------------------------------------------------------------------------
 
 _CANDIDATES = 8  # windows to align
-# The least similarity of a changed quote. Below it, sentences share no more than frequent words and
-# a topic.
-_NEAR = 0.6
+# of a changed quote. Below it, sentences share no more than frequent words and a topic.
+_LEAST_SIMILARITY = 0.6
 # Chinese and Japanese: no spaces
 UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 _CHARACTERS = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
@@ -284,9 +295,11 @@ class Change:
 
 @dataclass(frozen=True)
 class _Tokens:
+    """The words and punctuation marks of a text, numbered from 0."""
+
     text: str
-    spans: list[tuple[int, int]]
-    words: list[str]  # folded
+    spans: list[tuple[int, int]]  # characters of each token
+    words: list[str]  # each token as it is compared: its letters, folded
 
     def slice(self, first: int, stop: int) -> tuple[int, int]:
         """Return the characters of tokens [first, stop); an empty range is the place before token
@@ -346,6 +359,9 @@ def _windows(quote: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
 def _align(quote: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verification | None:
     """Return the stretch of tokens [first, stop) with the most words of the quote in order; None if
     they share no word.
+
+    A block is a run of equal tokens: (its first token in the quote, its first token in the text,
+    their number).
     """
     blocks: list[tuple[int, int, int]] = []
     begin, finish = first, stop
@@ -388,7 +404,7 @@ def _changes(
         return Change(quote.text[slice(*quote.slice(*said))], text.text[slice(*here)], *here)
 
     changes = []
-    # between each two blocks
+    # Between each two blocks: `said` are tokens [first, stop) of the quote, `says` of the text.
     for before, after in pairwise([(0, begin, 0), *blocks, (len(quote.words), finish, 0)]):
         said = (before[0] + before[2], after[0])
         says = (before[1] + before[2], after[1])

@@ -13,6 +13,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.documents.unread import characters_in
 from runnel.text.kinds import text_of
 
+# tags that end a line or a cell: <br>, </td>
 _BREAK_TAG = re.compile(r"</?(?:br|hr|p|div|li|tr|t[dh])\b", re.IGNORECASE)
 
 
@@ -45,7 +46,7 @@ class RankedText:
             characters = characters_in(source, start, end)
             if _BREAK_TAG.match(source, start, end):  # it ends a line or a cell: a space
                 characters = {start: " ", **characters}
-            keeps[list(characters)] = True
+            keeps[list(characters)] = True  # an entity keeps the place of its "&"
             parts += characters.values()
             at = end
         text = "".join([*parts, source[at:]])

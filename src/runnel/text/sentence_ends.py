@@ -2,7 +2,10 @@
 
 sentencex takes quoted speech for one sentence, so it does not see quotation marks. Its other faults
 are pairs of patterns, before and after a place: `_NO_END`, where no sentence ends although
-sentencex says so, and `_END`, where one ends although it does not.
+sentencex says so, and `_END`, where one ends although it does not. Beside each is an example, in
+which " / " is a line end.
+
+A place is the first character of what may be a sentence, so white space is before it.
 """
 
 from __future__ import annotations
@@ -11,20 +14,22 @@ import re
 
 _NEAR = 48  # how many characters before a place a pattern looks at
 _WORD_CHAR = re.compile(r"\S")
-_MARKER = re.compile(r"\(\w{1,4}\)")
+_MARKER = re.compile(r"\(\w{1,4}\)")  # "(b)", "(iv)"
 # Quotation marks, but no apostrophes, and none of Chinese and Japanese text, whose quotations are
 # not set off by spaces.
 _WIDE = "\u2e80-\u9fff\uf900-\uffef"
 _QUOTATION = re.compile(
     "[\"`'<\u2018-\u201f\u00ab\u00bb\u2039\u203a]"  # first, because a search for signs is fast
     rf"(?:(?<![<'\u2019])(?<![{_WIDE}].)(?![{_WIDE}])"
-    r"|(?<=['\u2019])(?:(?<!\w.)|(?!\w))"
-    r"|(?<=<)(?![A-Za-z/!]))"
+    r"|(?<=['\u2019])(?:(?<!\w.)|(?!\w))"  # not the apostrophe of "don't"
+    r"|(?<=<)(?![A-Za-z/!]))"  # not the "<" of a tag
 )
 _OPENING = "\"'`\u00ab\u2018\u201a\u201c\u201e\u201f\u2039"
+# the beginning of "\u00ab Oui \u00bb"
 _FRENCH_QUOTE = re.compile("[\u00ab\u2039][ \u00a0\u202f]\\S")
 _CLOSERS = r"[\"'\u2019\u201c\u201d\u00bb\u203a]"
 _LOWER = r"[a-z\u00df-\u00f6\u00f8-\u00ff]"
+# words that often begin a sentence, and are no part of a name
 _OPENERS = (
     "The|This|These|That|Those|It|Its|If|In|For|As|When|You|Your|We|Our|I|A|An|But|And|Or|However"
     "|There|Here|To|Then|Thus|Unlike|By|On|At|So|He|She|His|Her|They|Their|My|No|Not|Who|What|Where"
@@ -63,6 +68,7 @@ _BEFORE = (
     r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
+# before the number of a section: "\u00a7 12.", "Item 1A."
 _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
 # A label at the start of a block that is no sentence of its own: a section's number, a speaker, a
 # letter.
@@ -76,9 +82,9 @@ LABEL = (
 _NO_END = tuple(
     (re.compile(before), re.compile(after))
     for before, after in (
-        # inside a file name, an identifier, a host name
+        # config.yaml, a.b(), example.org: inside a name
         (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),
-        (r"", r"[,;:)\]\u2026]"),
+        (r"", r"[,;:)\]\u2026]"),  # (etc.), or
         (r"\]\.\.\.\s+\Z", r"\[|[A-Z]{2,}\b"),  # cp [OPTION]... SOURCE
         # "Go!" he said. "Go!" Mary said. -Who? -he asked.
         (rf"[.!?\u2026]{_CLOSERS}+\s+\Z", _LOWER),
@@ -88,31 +94,34 @@ _NO_END = tuple(
             r"(?:said|asked|cried|replied|answered|told|added|shouted|whispered|muttered|called)\b",
         ),
         (r"[.!?\u2026]\s+\Z", rf"[\u2013\u2014-]\s?{_LOWER}"),
-        # an abbreviation and its number
+        # an abbreviation and its number: Eq. 4, Nos. (2) and (3); Exh. A, Vol. IV; vol. IV, fig. B
         (rf"(?<![\w.])(?<!\d\s)(?:{_NUMBERED})\.\s+\Z", r"[\d(\[\u00a7#]"),
         (rf"(?<![\w.])(?=[A-Z]\w)(?!No)(?:{_NUMBERED})\.\s+\Z", r"[IVXLC]+\b|[A-Z]\b"),
         (
             rf"(?<![\w.])(?=[a-z]\w)(?!no)(?:{_NUMBERED})\.\s+\Z",
             r"[IVXLC]{2,}\b|(?![AI]\s+[a-z])[A-Z]\b",
         ),
+        # Ms. Ruiz, Ft. Worth
         (
             r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste)\.\s+\Z",
             r"[A-Z]",
         ),
+        # Univ. Press; but: at the Univ. The
         (
             r"\b(?:Pub|Inkl|Zzgl|Exkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)\.\s+\Z",
             rf"(?!(?:{_OPENERS})\b)[A-Z]",
         ),
-        (r"\bdeg\.\s+\Z", r"[CFK]\b"),
-        (r"(?:\b[ap]\.\s?m|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),
-        (r"\b(?:Mon|Tues?|Wed|Thurs?|Fri|Sat)\.\s+\Z", r"\d"),
-        (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),
+        (r"\bdeg\.\s+\Z", r"[CFK]\b"),  # 20 deg. C
+        (r"(?:\b[ap]\.\s?m|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),  # 5 p.m. Monday
+        (r"\b(?:Mon|Tues?|Wed|Thurs?|Fri|Sat)\.\s+\Z", r"\d"),  # Mon. 3 May
+        (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),  # approx. 5
         (rf"(?:\d|\u00bd|\u00bc)[\s-]?(?:[A-Za-z]{{1,3}}|{_UNITS})\.\s+\Z", _LOWER),  # 440 Hz. tone
         (r"\.\s?[\[(][^\])]*[\])]\s+\Z", _LOWER),  # et al. [7] found
-        # "Ltd. and", "II. was", "Subsec. (a)"; "u. a. (2009)", "p. m. del"
+        # Ltd. and, II. was; then: u. a. (2009), p. m. del
         (r"(?<![\w.])[A-Z]\w{0,4}\.\s+\Z", _LOWER),
         (r"(?<![^\W_])[^\W\d_]\.\s+\Z", rf"{_LOWER}|[\d(\[]"),
         (r"(?<![^\W_])[^\W\d_]{1,3}\.[^\W\d_]{1,4}\.\s+\Z", _LOWER),  # t.ex. med
+        # Smith Pty. Ltd., Brown Co. & Sons
         (r"\b(?:Ltd|Inc|Corp|Co|Pty|LLC|Jr|Sr)\.\s+\Z", r"[(\d&]|(?:Ltd|Inc|Co|plc|LLC)\b"),
         (
             r"(?<![\w\u00b0])(?<!\d\s)[A-Z]\.\s+\Z",
@@ -143,6 +152,7 @@ _ORDINAL_LANGUAGES = frozenset("de lb da nb nn no fi et lv cs sk sl hr sr bs hu 
 _END = tuple(
     (re.compile(before), re.compile(after))
     for before, after in (
+        # pumps etc. They; 5 min. Stir
         (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
         # (A sentence.)
         (
@@ -152,26 +162,28 @@ _END = tuple(
         (r":[ \t]*\n\s*\Z", r"[A-Z][\w']*,? [\w-]+"),  # Acknowledgment: / Some of it
         # Barby K, Fichtner N. Title
         (r"\b[^\W\d_]{1,3}, [A-Z][\w-]+ [A-Z]{1,3}\.\s+\Z", r""),
+        # of the USA. It; in the U.S. The
         (
             r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z",
             rf"(?:{_OPENERS})[\s,']",
         ),
-        (r"\b(?:May|March|June|July)\.\s+\Z", r"(?!\d)"),
-        (rf"\b(?:{_MONTHS_AND_DAYS})\.\s+\Z", rf"(?:{_OPENERS})[\s,']"),
+        (r"\b(?:May|March|June|July)\.\s+\Z", r"(?!\d)"),  # in May. Rain fell
+        (rf"\b(?:{_MONTHS_AND_DAYS})\.\s+\Z", rf"(?:{_OPENERS})[\s,']"),  # in Dec. It was
         # 5 p.m. Bring it; but not: 5 p.m. Eastern time
         (
             r"(?:\b[ap]\.\s?[ma]|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z",
             rf"(?!{_TIMES})",
         ),
-        (r"(?:\.\.\.|\u2026)\s+\Z", rf"(?:{_OPENERS})[\s,']"),
+        (r"(?:\.\.\.|\u2026)\s+\Z", rf"(?:{_OPENERS})[\s,']"),  # He left... But she
         (r"[a-z\d_-]{2,}[/.][a-z]{1,4}\.\s+\Z", r""),  # in config.yaml. Edit it
         (r",\s(?:[A-Z]\.){2}\s+\Z", r"[A-Z]"),  # Washington, D.C. Congress met
-        (r"\b(?:ff|no|usw)\.\s+\Z", rf"(?:{_GERMAN_OPENERS}|{_OPENERS})\b"),
+        (r"\b(?:ff|no|usw)\.\s+\Z", rf"(?:{_GERMAN_OPENERS}|{_OPENERS})\b"),  # S. 3 ff. Die
         (r"(?<!\w)[:;]-?[()DP]\s+\Z", r""),  # :)
         # a picture behind a word; one alone belongs to the sentence behind it
         (r"\w\s?[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]+\s+\Z", r""),
     )
 )
+# where a pair of `_END` may match: a sign, white space, and then a capital; a search for it is fast
 _PERHAPS = re.compile(
     "[.!?\u2026:;\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]"  # first, as above
     rf"(?:(?<=[.!?\u2026]){_CLOSERS}*[)\]]?\s+|(?<=:)[ \t]*\n\s*|(?<=[:;])-?[()DP]\s+"
@@ -183,9 +195,10 @@ _NOTE = re.compile(
     rf"[.!?]{_CLOSERS}*(?:\d{{1,3}}(?:[,\u2013-]\d{{1,3}})*|[\u00b9\u00b2\u00b3\u2070-\u2079]+"
     r"|(?:\[\d{1,3}(?:[, \u2013-]+\d{1,3})*\])+)\s+(?=[\"'(\u2018\u201c]*[A-Z])"
 )
-_NOTED = re.compile(rf"(?:\b(?!(?:{_NUMBERED})\Z)[^\W\d_]{{2,}}|\))\Z")  # before it
+_NOTED = re.compile(rf"(?:\b(?!(?:{_NUMBERED})\Z)[^\W\d_]{{2,}}|\))\Z")  # before it: "thin", ")"
 # "old.Change it": the words around a full stop without space after it
 _GLUED = re.compile(r"[.!?](?=([A-Z][^\W\d_A-Z]*+)[,']?(?:\s+([^\W\d_]*+)|\Z))")
+# "is old": the last two words before the full stop
 _LAST_WORDS = re.compile(r"(?<![\w.])(\w++)[,\u2019']?\s+[^\W\d_A-Z]{2,}\Z")
 _BEFORE_NAMES = frozenset(
     "a an the of in from to by with via like and or use uses using used call calls calling import"

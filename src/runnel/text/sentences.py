@@ -45,19 +45,19 @@ Unit = Literal["sentence", "clauses", "paragraph"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 CLAUSE_TOKENS = 20  # the fewest tokens of a unit of clauses
 
-MAX_CHARS = 1600
+MAX_CHARS = 1600  # of a sentence, at most
 _WHOLE = ("row", "heads")  # kinds of blocks that are one sentence
-_WINDOW = 2048
-# characters of a window if an eighth of it is quotation marks other than ASCII's
-_QUOTED_WINDOW = 256
-_STEP = 256  # the fewest characters of a window that are done before the next one begins
-_UNSURE = 32  # characters at the end of a window where an end may be wrong
+# All in characters:
+_WINDOW = 2048  # what sentencex sees at a time, at least
+_QUOTED_WINDOW = 256  # the same, if an eighth of it is quotation marks other than ASCII's
+_LEAST_STEP = 256  # of a window, done before the next one begins
+_UNSURE = 32  # the end of a window, where the end of a sentence may be wrong
 _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u2039\u203a"
 
-_LANGUAGE = re.compile(r"auto|[A-Za-z]{2,3}([-_]\w+)*")
-_UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
-_HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
-_COUNTED = re.compile(r"[ \t]*\(?(?:\d{1,3}\.)*(\d{1,3})[.)][ \t]")
+_LANGUAGE = re.compile(r"auto|[A-Za-z]{2,3}([-_]\w+)*")  # "en", "zh-Hans"
+_UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")  # "=====", "***"
+_HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")  # "## Costs", "== Costs"
+_COUNTED = re.compile(r"[ \t]*\(?(?:\d{1,3}\.)*(\d{1,3})[.)][ \t]")  # "7. ", "(7) ", "3.7. "
 # a table row; the rule under the table's head belongs to the head
 _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")
 _BEGINS = re.compile(rf"{_HEADING.pattern}|{ITEM.pattern}|{_ROW.pattern}")
@@ -65,8 +65,8 @@ _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 # what might end a sentence in some script
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]|:[ \t]*\n")
 _WORD_CHAR = re.compile(r"\S")
-# At the start of a block, "1." and "Figure 2." are no sentences of their own; a caption may go on
-# in the next line.
+# At the start of a block, "1." and "Figure 2." are no sentences of their own. The line of a caption
+# is one above a line with a capital: "Figure 2. The pump" / "The pump has two parts."
 _FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
 _LABEL = re.compile(rf"{ITEM.pattern}|{_FIGURE}|{LABEL}")
 _CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")
@@ -107,9 +107,7 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
         InputError: `language` is not a code.
     """
     language = _expected(language, text)
-    # 1. Blocks, which no sentence crosses.
-    # 2. The sentences of each block.
-    # 3. Spans from these to the next.
+    # blocks, which no sentence crosses; the sentences of each; spans from these to the next
     starts = [
         at
         for start, end in _blocks(text)
@@ -158,7 +156,8 @@ def split_paragraphs(text: str) -> np.ndarray:
 
 
 def split_clauses(text: str, language: str = "en") -> np.ndarray:
-    """Split a text into clauses, the parts of paper E's units. (S, 2) as from `split_sentences`.
+    """Split a text into clauses, the parts of paper E's units (docs/papers.md). (S, 2) as from
+    `split_sentences`.
 
     Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends,
     and pieces that are still longer every 50 words. Unlike the published code, no text is dropped
@@ -274,7 +273,7 @@ def _starts_in_block(
         if final:
             edges.append(end)
         # the last sentence may continue after the window
-        while edges[-1] - start < min(_STEP, len(window)):
+        while edges[-1] - start < min(_LEAST_STEP, len(window)):
             edges.append(_cut_before(text, edges[-1], end, min(max_chars, len(window))))
         for first, last in itertools.pairwise(edges):
             yield from _cut(text, first, _end_before(text, last), max_chars)
@@ -394,9 +393,8 @@ def read_sentences(
     at their ends. Here no text is dropped, so a unit's span may end with whitespace; the token at
     which it is scored is before that.
     """
-    # 1. The spans of the units.
-    # 2. Their tokens, counted as the pieces come.
-    # 3. The kinds of sentences; or clauses joined to units.
+    # Of each unit: its span; its tokens, counted as the pieces come (`read_spans`); the kind of a
+    # sentence. Clauses are joined.
     expect_choice(unit, UNITS, "unit")
     source = document.document if isinstance(document, RankedText) else document
     text = text_of(source)
@@ -447,6 +445,7 @@ def read_spans(
         np.int64,
         len(spans),
     )
+    # the start of each span and the end of its visible characters, in turn
     offsets = np.stack([spans[:, 0], visible], axis=1).ravel()
     if kept is not None:
         offsets = np.searchsorted(kept, offsets)
@@ -473,6 +472,7 @@ def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, 
     """
     ids: list[np.ndarray] = []
     counts = np.empty(len(offsets), dtype=np.int64)
+    # tokens of the pieces so far; offsets whose counts are known; the greatest start of a token
     total = done = furthest = 0
     for piece in pieces:
         if not len(piece):
@@ -495,7 +495,7 @@ def _joined(units: SentenceTokens, least: int) -> SentenceTokens:
     count = len(units.spans)
     if not count:
         return units
-    first = [0]
+    first = [0]  # the first of each new unit
     tokens = 0
     for number, length in enumerate(np.diff(units.bounds).tolist(), start=1):
         tokens += length

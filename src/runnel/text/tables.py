@@ -26,10 +26,12 @@ PARQUET = b"PAR1"  # first bytes of a parquet file
 _LONGEST = 2**31 - 1
 # The most lines of a value in quotes. With more, the quotation mark counts as one without an end.
 _MOST_LINES = 10_000
-_SAMPLE = 20  # the first lines, from which delimiter and width are taken
+_SAMPLE = 20  # the first lines, from which delimiter and width (the values of a row) are taken
 _NUMBER = re.compile(r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*")  # a number that is no year
-_PROTECTED = re.compile(r'="([^"]*)"')  # digits that a spreadsheet program keeps as they are
-_SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)
+_PROTECTED = re.compile(
+    r'="([^"]*)"'
+)  # ="007": digits that a spreadsheet program keeps as they are
+_SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)  # "sep=;", a line of Excel
 
 
 class CsvTable(NamedTuple):
@@ -72,6 +74,7 @@ def read_table(
     line). `longest`: the most characters of a value. `strict`: ReadError for a row with more values
     than columns.
     """
+    # 1. Without names: an id and a text, or MS MARCO's columns.
     rest = iter(lines)
     sample = list(islice(rest, _SAMPLE))
     first = sample[0] if sample else ""
@@ -79,6 +82,8 @@ def read_table(
         columns = ["id", "url", "title", "text"] if _is_msmarco(_cells(first)) else ["id", "text"]
         named = [name for name in columns if name != "url"]
         return CsvTable(named, _unnamed(lines, chain(sample, rest), columns), {})
+    # 2. What separates values, how many rows of a title are above the names, and how many values
+    # most rows have (0: unknown, the names decide).
     csv.field_size_limit(longest)
     separator = _SEPARATOR.match(first) if kind == "csv" else None
     if separator:
@@ -89,6 +94,7 @@ def read_table(
     above, width = (0, 0) if strict else _shape(_sample_rows(begin, delimiter))
     # a quote after a delimiter and a space begins a value where the first lines have such quotes
     form = {"delimiter": delimiter, "skipinitialspace": f'{delimiter} "' in begin}
+    # 3. The title and the names.
     every = chain(sample, rest)
     rows = _parsed(lines, every, 1 if separator else 0, form, width, strict)
     title: list[str] = []
@@ -100,6 +106,7 @@ def read_table(
     if width and heads and all(map(_NUMBER.fullmatch, heads)):  # no names
         rows = chain([(number, heads, problem)], rows)
         heads = []
+    # 4. The rows below them.
     table = CsvTable(_unique(heads, width), iter(()), {}, " ".join(title))
     values = _values(lines, rows, table, delimiter, width, strict, problem)
     return table._replace(rows=values)
@@ -241,7 +248,9 @@ def _parsed(
             if strict or str(error).startswith("field larger"):
                 place = lines.place(number + 1)
                 raise ReadError(f"{place}: not a valid table ({error})") from error
-            # the quote has no end, or there is one inside of quotes: the line alone is the row
+            # The quote has no end, or there is one inside of quotes: its first line alone is the
+            # row, and the others are read once more. Of two readings of the line, the one with
+            # about `width` values counts.
             again.extendleft(reversed(taken[1:]))
             del taken[1:]
             reader = csv.reader(source(), strict=True, **form)

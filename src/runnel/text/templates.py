@@ -32,7 +32,7 @@ from runnel.text.tokenizer import Encoded, Tokenizer
 Field = Literal["query", "document"]
 _FIELDS = ("query", "document")
 _BRACES = str.maketrans({"{": "{{", "}": "}}"})
-_PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
+_PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")  # "{{", "}}", "{query}"; "{" is an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +295,8 @@ def _named_part(match: re.Match[str]) -> Part:
 # The papers' templates. The bi-encoder reads a document as the text and the end marker.
 DOCUMENT = Template.parse("{document}{end}")
 DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
-# The code that paper B links to has this template, and so its checkpoints use it. The paper prints
-# it without capitals.
+# The code that paper B (docs/papers.md) links to has this template, and so its checkpoints use it.
+# The paper prints it without capitals.
 CAPITAL_DOCUMENT_THEN_QUERY = Template.parse("Document: {document}\n\nQuery: {query}{end}")
 DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")

@@ -26,8 +26,9 @@ _MOST_CHARS = 1 << 62  # the most characters of a stream: offsets are int64
 WORLD_FILE = "rwkv_vocab_v20230424.txt"
 LIBRARY_FILE = "tokenizer.json"
 
-Marker = str | int | None
-_SPACES = np.zeros(0x3001 + 1, dtype=bool)  # last entry: every code point above
+Marker = str | int | None  # a token by its text or its id; None: no marker
+# by code point, whether it is whitespace; the last entry stands for all code points above
+_SPACES = np.zeros(0x3001 + 1, dtype=bool)
 _SPACES[[code for code in range(0x3001) if chr(code).isspace()]] = True
 
 

@@ -5,8 +5,8 @@
     tokenizer.json              `library.LibraryTokenizer`: anything that the tokenizers library
                                 runs
 
-They are tried in this order: the files for other programs in RWKV's folders disagree with the
-first.
+The first of them that the folder has is read: RWKV's folders may also have files for other
+programs, which do not give the same ids.
 """
 
 from pathlib import Path

@@ -26,6 +26,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
         if number == 0 and [f.lower().replace("_", "-") for f in fields] == _HEADER:
             continue
         try:
+            # TREC's second field is of no use
             query, name, grade = fields if len(fields) != 4 else (fields[0], *fields[2:])
             judged = as_grade(grade)
         except ValueError:
@@ -53,7 +54,7 @@ def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]
     """Read query id -> document ids, best first, ties by id, at most `depth`; files as in
     `read_scores`.
     """
-    keys: dict[str, array[float]] = {}
+    keys: dict[str, array[float]] = {}  # negative scores; arrays, because runs have millions
     names: dict[str, list[str]] = {}
     for _, query, name, score in _read_run(path):
         keys.setdefault(query, array("d")).append(-score)
@@ -93,14 +94,14 @@ def _read_run(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
         query = name = ""
         score = math.nan
         with suppress(ValueError):
-            if line.count("\t") == 3:
+            if line.count("\t") == 3:  # query, document and both texts, best first
                 query, name, _, _ = line.split("\t")
                 score = -float(seen[query])
                 seen[query] += 1
-            elif len(fields := line.split()) == 3:
+            elif len(fields := line.split()) == 3:  # MS MARCO
                 query, name, rank = fields
                 score = -float(rank)
-            else:
+            else:  # TREC
                 query, _, name, _, number, _ = fields
                 score = float(number)
         if not math.isfinite(score):

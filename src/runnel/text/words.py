@@ -1,12 +1,9 @@
 """Split texts into words for BM25. Names such as refreshTokenForUser or E-1107 count as a whole,
 and their parts count beside it.
 
-Scripts without spaces between words are split into pairs of
-neighboring characters.
-
-These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A
-character is a letter with the marks that follow it, and a character between other scripts is a word
-of its own.
+Scripts without spaces between words are split into pairs of neighboring characters: Chinese and
+Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A character is a letter with the
+marks that follow it, and a character between other scripts is a word of its own.
 
 Source: Lucene's CJKAnalyzer indexes pairs of characters too; but not for Thai, Lao, Khmer and
 Burmese, and also for Korean, which has spaces.
@@ -37,10 +34,11 @@ _UNSPACED = (
 UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _LETTERS = re.compile(rf"[\w{_UNSPACED}]+")
 _HAS_DIGIT = re.compile(r"\d")
-_JOINED = 40  # the most characters of a word that is also indexed without its hyphens
-_FULL_WIDTH = re.compile("[\uff01-\uff5e]+")
-_COMPOUND = re.compile(r"[^\W_]++(?:[-_]+[^\W_]++)*+")
-# of a compound word: words of one case, a capital before them included, and numbers
+_MOST_JOINED_CHARS = 40  # of a word that is also indexed without its hyphens
+_FULL_WIDTH = re.compile("[\uff01-\uff5e]+")  # letters as wide as a Han character
+_COMPOUND = re.compile(r"[^\W_]++(?:[-_]+[^\W_]++)*+")  # E-1107, refresh_token, refreshToken
+# of a compound word: words of one case, a capital before them included, and numbers. HTTPServer2
+# has HTTP, Server and 2.
 _CAPITALS = "A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0401\u0410-\u042f"
 _SMALL = rf"[^\W\d_{_CAPITALS}]"
 _PART = re.compile(rf"[{_CAPITALS}]+(?!{_SMALL})|[{_CAPITALS}]?{_SMALL}+|\d+")
@@ -62,14 +60,14 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
     refreshToken and refresh_token, "1107" of e1107. If there is a number in it, a word with hyphens
     or underscores also gives its letters together: "e1107" of E-1107.
 
-    A text's own words are not repeated: those between hyphens, and between underscores unless words
-    may be `joined_by` these.
+    Words that the index finds by itself are not repeated: those between hyphens and, if it splits
+    words at underscores (`joined_by=""`), those between underscores.
     """
     words: list[str] = []
     for match in _COMPOUND.finditer(separated(text)):
         whole = match[0]
         if whole.isalpha() and (whole.islower() or whole.isupper() or whole[1:].islower()):
-            continue
+            continue  # an ordinary word: river, USA, Berlin
         for word in re.split("-" if joined_by else "[-_]", whole):
             of_word = _PART.findall(word)
             if len(of_word) > 1:
@@ -80,7 +78,7 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
                     for letter, part in itertools.pairwise(of_word)
                     if len(letter) == 1 and (letter + part).isalpha() and letter + part in word[:-1]
                 ]
-        if len(whole) <= _JOINED and _HAS_DIGIT.search(whole) and not whole.isalnum():
+        if len(whole) <= _MOST_JOINED_CHARS and _HAS_DIGIT.search(whole) and not whole.isalnum():
             words.append(whole.replace("-", "").replace("_", "").lower())
     return words
 

@@ -7,6 +7,8 @@ token, so there is no unknown token.
 The tokens are a trie in flat arrays, a hash table from (node, byte) to node with open addressing: a
 row of `edges` is the key node * 256 + byte (-1: free) and the node it leads to. `tokens` holds the
 id of the token that ends at a node (-1: none). Node 0 is the root.
+
+B  bytes of a text in UTF-8
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class WorldTokenizer(Tokenizer):
     """The RWKV World tokenizer, with the attributes of every `Tokenizer`."""
 
     adds_space = False
-    start = 0
+    start = 0  # the context of `cut`: no byte belongs to an earlier token
     marker_rows = 65536
 
     def __init__(self, source: str, *, begin: Marker = 0, end: Marker = 0) -> None:
@@ -112,8 +114,8 @@ class WorldTokenizer(Tokenizer):
         # copied, because the arrays are as long as the bytes
         ids, starts, ends = (column[:count].copy() for column in tokens)
         done = Encoded(ids, skip_spaces(text, starts, ends), ends)
-        lead = stop
-        while lead < len(data) and data[lead] & 0xC0 == 0x80:
+        lead = stop  # the first byte of the next character
+        while lead < len(data) and data[lead] & 0xC0 == 0x80:  # a later byte of a character
             lead -= 1
         return done, characters, stop - lead
 
@@ -184,7 +186,9 @@ def _build(tokens: dict[bytes, int]) -> _Trie:
 
 @njit(nogil=True, cache=True)
 def _slot(edges: np.ndarray, key: int) -> int:
-    """Return the slot of the key, or the free slot where it belongs."""
+    """Return the slot of the key, or the free slot where it belongs: the first one from a place
+    that depends on all bits of the key (multiplicative hashing).
+    """
     mask = len(edges) - 1
     at = ((key * 0x9E3779B1) >> 12) & mask  # the product fits 64 bits: keys are 31 bits
     while edges[at, 0] != key and edges[at, 0] != -1:
@@ -194,7 +198,8 @@ def _slot(edges: np.ndarray, key: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _insert(data: np.ndarray, stops: np.ndarray, ids: np.ndarray, trie: _Trie) -> None:
-    count = 1
+    """Add tokens to an empty trie: token i is `data` from the end of token i - 1 to `stops[i]`."""
+    count = 1  # nodes so far: the root
     start = 0
     for number in range(len(stops)):
         node = 0
@@ -238,7 +243,7 @@ def _match(
             if trie.tokens[node] >= 0:
                 token = trie.tokens[node]
                 stop = at
-        else:
+        else:  # all bytes match: more bytes could lengthen the token
             if not final:
                 break
         tokens.ids[count] = token

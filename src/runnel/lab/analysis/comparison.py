@@ -15,6 +15,8 @@ from runnel.lab.evaluation.metrics import compare
 from runnel.text.lines import read_json
 
 VERSION = 3  # of comparison.json
+# of a task: "queries", the set of their ids; "metrics", metric -> query -> value; "groups", name ->
+# (value, number of queries or spans)
 Result = dict[str, Any]
 
 
@@ -63,9 +65,7 @@ def compare_results(
 
 
 def _read_results(folder: Path) -> dict[str, Result]:
-    """Return task -> the values of its queries by metric, and the values of groups: name -> (value,
-    queries or spans).
-    """
+    """Return task -> its result in a folder."""
     results: dict[str, Result] = {}
     for file in sorted(folder.glob("*.queries.jsonl")):
         path = file.with_name(file.name.removesuffix(".queries.jsonl") + ".json")

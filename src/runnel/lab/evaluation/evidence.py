@@ -60,7 +60,7 @@ _PARTS = 5  # parts of a document, for the position of a question's first eviden
 # parts of a document, for the position of each evidence span: docs/papers.md, E, figure 12
 _TENTHS = 10
 _LOWEST = -8  # lower scores are counted together with this one
-_HIGHEST = 8
+_HIGHEST = 8  # and higher ones with this one
 _FORMAT = 4  # of the ranks
 
 Units = tuple[tuple[int, int], ...]

@@ -150,6 +150,7 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
     for start in range(0, _ROUNDS, block):
         rounds = min(block, _ROUNDS - start)
         signs = rng.integers(0, 2, (rounds, n), dtype=np.int8) * 2 - 1
+        # the rounds whose difference is at least as large; 1e-12 is for rounding
         extreme += int((abs(signs @ difference / n) >= observed - 1e-12).sum())
         means.append(difference[rng.integers(0, n, (rounds, n))].mean(1))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).tolist()

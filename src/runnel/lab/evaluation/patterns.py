@@ -153,6 +153,7 @@ class Sentences:
         if rank is None:
             spans = [split_sentences(text) for text in texts]
         else:
+            # of any query: only the spans of the sentences are used
             spans = [sentences for sentences, *_ in self._ranked("?")]
         self.texts = [
             normalize(text[start:end])
@@ -260,6 +261,8 @@ def _means(ranks: Sequence[Mapping[str, Any]], unanswerable: np.ndarray) -> dict
         name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(metrics[0])
     }
     if len(unanswerable):
+        # for each pair of an answerable and an unanswerable question, 1 if the first has the better
+        # score, 1/2 if both are equal
         best = np.array([rank["best"] for rank in ranks])[:, None]
         above = (best > unanswerable) + 0.5 * (best == unanswerable)
         pairs = zip(weights, _resampled(rng, len(unanswerable)), strict=True)

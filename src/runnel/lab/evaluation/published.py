@@ -42,7 +42,7 @@ from runnel.text.trec import MOST_GRADE, as_grade
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _DOCUMENTS, _QUERIES = 100, 50
-_GRASS = (
+_GRASS = (  # 19 words
     "The grass is green.",
     "The sky is blue.",
     "The sun is yellow.",
@@ -113,13 +113,14 @@ _IDS = ("_id", "id", "doc_id", "qid", "pid")
 _TEXTS = ("text", "passage", "query")
 
 
-# Sets of MS MARCO: corpus, queries and judgments, what is reported, and the number of judged
-# queries in the papers.
-# TREC counts grade 1 of a passage as not relevant
+# The metrics of MS MARCO's sets: judged sparsely (dev), or by TREC Deep Learning (dl), which counts
+# grade 1 of a passage as not relevant.
 _DEV = ("MRR@10", "Recall@1000")
 _DL = ("nDCG@10", "R(rel=2)@1000")
 _LONG_DEV = ("MRR@100", "Recall@100")
 _LONG_DL = ("nDCG@10", "Recall@100")
+# by the name of a set: its corpus, queries and judgments, its metrics, and the number of judged
+# queries in the papers
 _MSMARCO = {
     "passage-dev": ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
     "passage-dl19": (
@@ -370,7 +371,7 @@ def _hub(
     sets = []
     for split in splits:
         files = [
-            label.get(split) or next(iter(label.values())) for label in (corpus, queries, judged)
+            table.get(split) or next(iter(table.values())) for table in (corpus, queries, judged)
         ]
         own = name if len(splits) == 1 else split
         lengths = dict.fromkeys(
@@ -391,6 +392,8 @@ def _hub(
 
 @dataclass(frozen=True)
 class _Length:
+    """The column that LongEmbed's synthetic sets have: rows of each length are a set."""
+
     context_length: int | None = None
 
 

@@ -110,7 +110,7 @@ class Reading:
         for name, score in scores.items():
             document = name.rpartition("#")[0]
             if self.aggregate == "sum":
-                sigmoid = 1 / (1 + math.exp(-max(score, -700.0)))
+                sigmoid = 1 / (1 + math.exp(-max(score, -700.0)))  # exp(710) is too large
                 combined[document] = combined.get(document, 0.0) + sigmoid
             else:
                 combined[document] = max(combined.get(document, -math.inf), score)

@@ -43,7 +43,8 @@ class Settings:
     """How examples are written. Raises InputError for another unit or an unknown language."""
 
     strategy: Strategy = "link"
-    # or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses
+    # or "clauses" as in the code of paper E (docs/papers.md); a place has 20 sentences or 5 groups
+    # of clauses
     unit: Unit = "sentence"
     seed: int = 0
     reply_tokens: int = 2000  # the most tokens of a reply; one that is cut there is rejected

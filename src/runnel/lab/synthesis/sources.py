@@ -1,5 +1,17 @@
 """Documents to write examples about, their subsequences, and the texts that are left out.
 
+    Sources     files, folders and indexes -> `Source`, a document each
+    Cutter      a `Source` -> `Subsequence`s, the documents of examples
+    refusal     why no example is written about a subsequence
+
+Paper E (docs/papers.md) made its training data like this. Its models, whose unit is "clauses", read
+a text without some of its whitespace (`text/joined.py`). So there are two texts of a document, and
+positions are characters of one of them:
+
+    source   `Source.text`, as it was stored
+    read     the text as models with the unit read it; `kept` has, for each of its characters, the
+             position in the source. Both are the same for all other units, and `kept` is None.
+
 S  units of a subsequence
 """
 
@@ -31,8 +43,9 @@ from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.tokenizer import Tokenizer
 
 LENGTHS = (2000, 5000, 10000)
-# of a language, the least: as in the code of paper E, which has langdetect instead of py3langid
-PROBABILITY = 0.8
+# The least probability of the language, as in the code of paper E, which has langdetect instead of
+# py3langid.
+LEAST_PROBABILITY = 0.8
 
 
 @dataclass(frozen=True)
@@ -49,13 +62,13 @@ class Source:
 @dataclass(frozen=True, eq=False)
 class Subsequence:
     """Neighboring units of a document, from its first to its last visible character: the document
-    of an example. Text in clauses is joined as models with this unit read it (`as_read`).
+    of an example.
     """
 
-    source: str  # where its document is from
-    start: int  # the start in that document
-    text: str
-    # (S, 2) int64 characters of `text`: its units, without whitespace at their ends
+    source: str  # where its document is from: `Source.name`
+    start: int  # where it begins in `Source.text`
+    text: str  # as models with the unit read it
+    # (S, 2) int64, start and end of each unit in `text`, without whitespace at their ends
     spans: np.ndarray
     tokens: int  # at most `length`, unless a single unit is longer
     length: int  # the requested length that was drawn
@@ -152,14 +165,14 @@ class Cutter:
 
     def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
         for source in sources:
-            text, kept = as_read(source.text, self.unit)
+            read, kept = as_read(source.text, self.unit)
             units = read_sentences(
-                source.text, [self.tokenizer.encode(text)], unit=self.unit, kept=kept
+                source.text, [self.tokenizer.encode(read)], unit=self.unit, kept=kept
             )
             rng = np.random.default_rng([self.seed, int(digest(source.text), 16)])
             chosen = self._choose(len(units.ids), rng)
             self.short += not chosen
-            yield from self._cut(source, units, (text, kept), chosen, rng)
+            yield from self._cut(source, units, read, kept, chosen, rng)
 
     def _choose(self, tokens: int, rng: np.random.Generator) -> list[int]:
         """Return lengths that fill a document; the rarest so far first, in random order."""
@@ -176,34 +189,43 @@ class Cutter:
         self,
         source: Source,
         units: SentenceTokens,
-        as_read: tuple[str, np.ndarray | None],
+        read: str,
+        kept: np.ndarray | None,
         lengths: list[int],
         rng: np.random.Generator,
     ) -> Iterator[Subsequence]:
-        text, kept = as_read
+        """Yield a subsequence of each length, one after the other, from a random unit on."""
         if not lengths:
             return
+        # `units.bounds` has the first token of each unit, `units.spans` its characters in the
+        # source.
         start_token = rng.integers(0, len(units.ids) - sum(lengths) + 1)
         first = int(np.searchsorted(units.bounds, start_token, side="right")) - 1
         for length in lengths:
+            # 1. The units from `first` to the one before `stop` have at most `length` tokens; a
+            # longer unit is alone.
             if first == len(units.spans):  # a unit longer than its subsequence has used up the rest
                 return
-            end = int(np.searchsorted(units.bounds, units.bounds[first] + length, side="right")) - 1
-            last = max(end, first + 1)
+            stop = (
+                int(np.searchsorted(units.bounds, units.bounds[first] + length, side="right")) - 1
+            )
+            stop = max(stop, first + 1)
+            tokens = int(units.bounds[stop] - units.bounds[first])
+            # 2. Their characters in the source, without whitespace at their ends.
             visible = [
                 span
-                for unit in units.spans[first:last].tolist()
+                for unit in units.spans[first:stop].tolist()
                 if (span := trim(source.text, *unit))[0] < span[1]
             ]
             spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
             start = int(spans[0, 0]) if visible else 0
+            # 3. In the text as read, and from the first of them on.
             if kept is not None:
                 spans = np.searchsorted(kept, spans)
             begin = int(spans[0, 0]) if visible else 0
             end = int(spans[-1, 1]) if visible else 0
-            tokens = int(units.bounds[last] - units.bounds[first])
-            yield Subsequence(source.name, start, text[begin:end], spans - begin, tokens, length)
-            first = last
+            yield Subsequence(source.name, start, read[begin:end], spans - begin, tokens, length)
+            first = stop
 
 
 def check_language(code: str | None) -> None:
@@ -218,7 +240,7 @@ def refusal(text: str, guard: Decontaminator, language: str | None) -> str | Non
     """Return the reason not to ask about a text, a part of a document, if there is one."""
     if guard.contaminated(Evidence("", text, ())):
         return "subsequences that overlap with a test set"
-    if language is None or dict(_identifier().rank(text)).get(language, 0.0) >= PROBABILITY:
+    if language is None or dict(_identifier().rank(text)).get(language, 0.0) >= LEAST_PROBABILITY:
         return None
     return f"subsequences that are not in {language}"
 

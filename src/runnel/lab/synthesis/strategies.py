@@ -1,9 +1,10 @@
 """Three strategies for writing a question about a subsequence, with the units that answer it
 (docs/data.md).
 
-A place is a range of neighboring units of a subsequence, which paper E calls a chunk.
+A place is a range of neighboring units of a subsequence, which paper E (docs/papers.md) calls a
+chunk.
 
-Source: paper E (docs/papers.md), sections 4 and 4.1, and appendix B (figures 5 to 9), for the steps
+Source: paper E, sections 4 and 4.1, and appendix B (figures 5 to 9), for the steps
 and the prompts. From its authors' code come the filters, and the range of units that is shown
 around a place and begins or ends near it, for which the paper says "200 surrounding sentences". The
 wording is our own, replies are JSON objects, and the steps also return a reference answer, which
@@ -179,8 +180,10 @@ _FITS: dict[Kind, Callable[[object], bool]] = {
 Strategy = Literal["link", "pair", "chunk"]
 # units of a place: as paper E says, and as its code does
 PLACE_UNITS = {"sentence": 20, "clauses": 5}
-AROUND = 200  # units that a language model reads to find connections, with the place ...
-NEAR = 10  # ... that has so many of them on one side, and all others on the other
+# units that a language model reads to find connections: the place, `NEAR` units on one side of it,
+# and all others on the other side
+AROUND = 200
+NEAR = 10
 APART = 6  # units from one place of a pair to the other, at least: nearer ones share a paragraph
 LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too

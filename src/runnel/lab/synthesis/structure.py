@@ -29,14 +29,15 @@ from runnel.text.sentences import split_paragraphs, split_sentences
 StructureStrategy = Literal["heading", "question", "definition", "list", "reference"]
 Span = tuple[int, int]
 
-_MOST = 6  # sentences of an answer: those nearest to the question
-_WORDS = 5  # the fewest words of a sentence in prose
-_TITLE_WORDS = 12
-_TITLE_CHARS = 200
-_QUESTION_WORDS = range(3, 26)
-_TERM_WORDS = 6
+_MOST_SENTENCES = 6  # of an answer: those nearest to the question
+_LEAST_WORDS = 5  # of a sentence in prose
+_MOST_TITLE_WORDS = 12
+_MOST_TITLE_CHARS = 200
+_QUESTION_WORDS = range(3, 26)  # of a question, or of a sentence that opens a list
+_MOST_TERM_WORDS = 6  # of a term that is defined
 
 _DIVISION = r"(?:section|article|part|chapter|clause|item|note|appendix|exhibit)"
+# before a title: "4.2 ", "Section 3. ", "A. ", "(iv) "
 _NUMBER = re.compile(
     rf"(?:(?P<kind>{_DIVISION})\s+)?"
     r"(?P<number>\(?(?:\d{1,3}(?:\.\d{1,3})*|[A-Z]|[IVX]{1,5}|[a-z])[.):]"
@@ -54,12 +55,14 @@ _STARTERS = frozenset(
     " It's Its No None Please She Some Such The There These They This Those To Under Unless Upon We"
     " We're When Where Whether While With You You're Your Our".split()
 )
+# titles that ask nothing
 _GENERIC = frozenset(
     "abstract acknowledgements appendix background conclusion conclusions contents definitions"
     " description discussion general index introduction methods miscellaneous more note notes other"
     " others overview preamble recitals references results see summary".split()
 ) | {"table of contents", "related links", "see also", "external links", "further reading"}
-_ABBREVIATION = re.compile(r"(?:[A-Z]\.)+|[A-Z][a-z]{0,3}\.")
+_ABBREVIATION = re.compile(r"(?:[A-Z]\.)+|[A-Z][a-z]{0,3}\.")  # "U.S.", "Dr."
+# "Tenant" means the person named below; A levee (or dike) is a wall of earth
 _DEFINITION = re.compile(
     r"(?P<quote>[\"\u201c'\u2018])?"
     r"(?P<term>[^\s\"\u201c\u201d,;:()]+(?:\s[^\s\"\u201c\u201d,;:()]+){0,5}?)"
@@ -72,6 +75,7 @@ _LIST_WORDS = re.compile(r"\s*\b(?:the following|as follows|these)\b", re.IGNORE
 _PRONOUNS = frozenset(
     "he i it its she such that there these they this those we what which who you".split()
 )
+# , as defined in Section 4.2; (see "Other fees" below)
 _REFERENCE = re.compile(
     r",?\s*[(\[]?\b(?:(?:please\s+)?(?:see|refer to)"
     r"|(?:as\s+)?(?:defined|described|discussed|set forth|provided|specified)\s+in"
@@ -193,7 +197,7 @@ class _Sentences:
         return (
             self.kind_at(self.spans[number][0]) not in ("code", "row")
             and sum(map(str.isalpha, words)) > len(words) / 2
-            and len(words.split()) >= _WORDS
+            and len(words.split()) >= _LEAST_WORDS
             and (
                 words.rstrip("\"')\u201d\u2019")[-1:] in (*".!;:,\u2026\u3002", "?")
                 or self.is_item(number)
@@ -211,7 +215,7 @@ class _Sentences:
 
 def _sections(sentences: _Sentences) -> Iterator[_Section]:
     """Yield headings and questions with what is below them, up to the next one."""
-    # sentence, end of the title or question, strategy
+    # the first sentence below, the end of the title or question, the strategy, the title's span
     opened: list[tuple[int, int, StructureStrategy, Span]] = []
     for number, (start, end) in enumerate(sentences.spans):
         words = sentences[number]
@@ -220,7 +224,9 @@ def _sections(sentences: _Sentences) -> Iterator[_Section]:
         elif words.endswith("?") and len(words.split()) in _QUESTION_WORDS:
             opened.append((number + 1, end, "question", (start, end)))
         elif sentences.first[number] and (
-            size := _title_size(sentences.text[start : start + _TITLE_CHARS].partition("\n\n")[0])
+            size := _title_size(
+                sentences.text[start : start + _MOST_TITLE_CHARS].partition("\n\n")[0]
+            )
         ):
             opened.append(
                 (number + (start + size >= end), start + size, "heading", (start, start + size))
@@ -235,13 +241,18 @@ def _sections(sentences: _Sentences) -> Iterator[_Section]:
 
 
 def _title_size(words: str) -> int:
-    """Return the length of a heading at the start of a paragraph; 0 if there is none."""
+    """Return the length of a heading at the start of a paragraph; 0 if there is none.
+
+    Its words are capitalized ("Fees and Costs"). It ends at a colon, a full stop or a dash ("Fees.
+    You pay"), at a line end before a capital, or before a word that begins a sentence ("Fees and
+    Costs We charge").
+    """
     mark = _MARK.match(words)
     at = mark.end() if mark else 0
     number = _NUMBER.match(words, at)
     at = number.end() if number else at
     pieces = list(re.finditer(r"\S+", words[at:]))
-    for count, piece in enumerate(pieces[: _TITLE_WORDS + 1]):
+    for count, piece in enumerate(pieces[: _MOST_TITLE_WORDS + 1]):
         following = pieces[count + 1][0] if count + 1 < len(pieces) else ""
         if count and piece[0] in _STARTERS and following[:1].islower():
             return _size(words, at, pieces, count)
@@ -272,6 +283,7 @@ def _size(words: str, at: int, pieces: list[re.Match[str]], count: int) -> int:
 
 
 def _split_title(title: str) -> tuple[str, str]:
+    """Return the number of a title, "" if it has none, and the rest of it."""
     title = _MARK.sub("", " ".join(title.split()), count=1)
     number = _NUMBER.match(title)
     if number is not None and number.end() < len(title):
@@ -288,12 +300,13 @@ def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ())
     if not prose:
         return None
     stop = next((number for number in taken if number > prose[0]), len(sentences))
-    chosen = [number for number in prose if number < min(stop, prose[0] + _MOST)]
+    chosen = [number for number in prose if number < min(stop, prose[0] + _MOST_SENTENCES)]
     start, end = sentences.span(chosen)
     return max(start, section.start), end
 
 
 def _definitions(sentences: _Sentences) -> Iterator[Asked]:
+    """Yield questions about terms, which are answered by the sentences that define them."""
     for number, span in enumerate(sentences.spans):
         definitions = _DEFINITION.match(sentences[number]) if sentences.is_prose(number) else None
         if definitions is None:
@@ -307,18 +320,19 @@ def _definitions(sentences: _Sentences) -> Iterator[Asked]:
             verb.startswith("is a") and (article is not None or words[0] not in _STARTERS)
         )
         personal = _PRONOUNS.intersection(map(str.lower, words))
-        if named and 0 < len(words) <= _TERM_WORDS and not personal:
+        if named and 0 < len(words) <= _MOST_TERM_WORDS and not personal:
             question = f"What does {term} mean?" if explicit else f"What is {term}?"
             yield Asked("definition", question, span, span)
 
 
 def _lists(sentences: _Sentences) -> Iterator[Asked]:
+    """Yield sentences that end with a colon above a list: the items answer them."""
     for number in range(len(sentences) - 2):
         words = sentences[number]
         if not sentences.opens_list(number) or len(words.split()) not in _QUESTION_WORDS:
             continue
         items = [number + 1]
-        for following in range(number + 2, min(number + 1 + _MOST, len(sentences))):
+        for following in range(number + 2, min(number + 1 + _MOST_SENTENCES, len(sentences))):
             begins_other = sentences.first[following] and not sentences.is_item(following)
             if begins_other or sentences.is_heading(following):
                 break
@@ -329,6 +343,7 @@ def _lists(sentences: _Sentences) -> Iterator[Asked]:
 
 
 def _references(sentences: _Sentences, sections: Sequence[_Section]) -> Iterator[Asked]:
+    """Yield sentences that refer to a section, without the reference: the section answers them."""
     counts = Counter(section.number.lower() for section in sections if section.number)
     by_title = {part.title.lower(): part for part in sections if part.strategy == "heading"}
     by_number = {

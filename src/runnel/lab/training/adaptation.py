@@ -29,7 +29,7 @@ from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.run import run_recipe
 from runnel.ops.backend import has_native_bf16
 
-_LEAST = 30  # the fewest questions to train on
+_LEAST_QUESTIONS = 30  # to train on
 _HELD_BACK = 10  # one question in this many is held back, in whole documents
 _METRIC = "Recall@10"
 _TRAINING = (
@@ -96,11 +96,12 @@ def _write_questions(
     held = _held_back(rows)
     train = [row for row in rows if row["source"] not in held]
     held_back = [row for row in rows if row["source"] in held]
-    if len(train) < _LEAST or not held_back:
+    if len(train) < _LEAST_QUESTIONS or not held_back:
         raise InputError(
             f"the structure of {counted(documents.documents, 'document')} asks {len(rows):,}"
-            f" questions; expected at least {_LEAST} to train on, and some about other documents:"
-            " add documents with headings or lists, or train on evidence (docs/training.md)"
+            f" questions; expected at least {_LEAST_QUESTIONS} to train on, and some about other"
+            " documents: add documents with headings or lists, or train on evidence"
+            " (docs/training.md)"
         )
     files = {to / "train.jsonl": train, to / "held-back.jsonl": held_back}
     train_file, held_file = files

@@ -32,8 +32,8 @@ SENTENCES = "document with sentences of a test set"
 
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
 _QA = "qa:"  # the prefix of the path of question answering sets
-_SHARE = 0.01
-_MIN_WORDS = 5
+_MOST_SHARE = 0.01  # of a document's sentences that may be in a test document
+_LEAST_WORDS = 5  # of a sentence or a positive that counts
 
 
 class Decontaminator:
@@ -63,8 +63,8 @@ class Decontaminator:
         self._queries: set[int] = set()  # hashes, which take less memory than texts
         self._documents: set[int] = set()
         self._sentences: set[int] = set()
-        self._read: set[int] = set()
-        self._last = ("", False)
+        self._read: set[int] = set()  # hashes of the test documents so far
+        self._last = ("", False)  # the last document, and whether it overlaps
         for path in map(str, paths):
             if path.startswith(_QA):
                 from runnel.lab.evaluation.qa.loading import read_qa_sets
@@ -100,7 +100,7 @@ class Decontaminator:
         if not guarding:
             why = (
                 f"it has {count:,} examples or documents, none with a query or with a text of"
-                f" {_MIN_WORDS} words"
+                f" {_LEAST_WORDS} words"
             )
             raise InputError(
                 f"{name} cannot be used to exclude examples:"
@@ -158,7 +158,7 @@ class Decontaminator:
         if document != self._last[0]:
             sentences = _sentences(document)
             common = sum(key in self._sentences for key in sentences)
-            self._last = (document, common > _SHARE * len(sentences))
+            self._last = (document, common > _MOST_SHARE * len(sentences))
         return self._last[1]
 
 
@@ -168,7 +168,7 @@ def _sentences(text: str) -> list[int]:
 
 
 def _counts(text: str) -> bool:
-    return len(_words(text)) + sum(map(len, UNSPACED_RUN.findall(text))) // 2 >= _MIN_WORDS
+    return len(_words(text)) + sum(map(len, UNSPACED_RUN.findall(text))) // 2 >= _LEAST_WORDS
 
 
 def _hash(text: str) -> int:

@@ -3,7 +3,7 @@
 In: items of documents with their lengths. Out: losses and recalls, in steps of the transformers
 Trainer. In the order of this file: losses; `TokenBatches`, which fills batches; `DocumentTrainer`,
 with the mean loss over the documents of a step; `AveragedTrainer`, for a part of a model;
-`PackedTrainer`, for a whole model; `SentenceTrainer`, with paper E's loss.
+`PackedTrainer`, for a whole model; `SentenceTrainer`, with the loss of paper E (docs/papers.md).
 
 Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine
 for one seed and epoch. A row of T tokens joins the group where k = max_tokens // T rows fill a
@@ -39,9 +39,9 @@ from runnel.models.recurrent.adapters import load_adapter, save_adapter
 from runnel.models.recurrent.graph import Long
 
 # Groups by the number of rows that fill a batch: up to 8 rows, each number is a group; larger
-# numbers are rounded down to multiples of 1/8 of a power of 2.
+# numbers are rounded down to multiples of 1/8 of a power of 2. So 21 rows are in the group of 20.
 _FINE = 8
-_MOST_KEPT = 0.995  # the most of the averaged weights that a step keeps
+_MOST_KEPT = 0.995  # the share of the averaged weights that a step keeps, less in the first steps
 _EVALUATION_SEGMENT = 4096  # tokens of a segment; without gradients, segments only limit memory
 
 
@@ -274,6 +274,7 @@ class DocumentTrainer(Watched):
     ) -> EvalLoopOutput:
         """Return the mean loss, and the mean recall of the documents that have an answer."""
         self.model.eval()
+        # documents, their weights, their losses, those with an answer, and their recalls
         sums = torch.zeros(4 + len(self.top_k), dtype=torch.float64, device=self.args.device)
         for batch in dataloader:
             with torch.no_grad():

@@ -1,8 +1,8 @@
 """Read evidence, the training examples of sentence retrievers.
 
-In: jsonl of questions, documents and spans, or rows that paper E's authors released. Out:
-`Evidence`, one at a time. Unusable examples are dropped, counted and reported; contradictory ones
-are errors with their place.
+In: jsonl of questions, documents and spans, or rows that the authors of paper E (docs/papers.md)
+released. Out: `Evidence`, one at a time. Unusable examples are dropped, counted and reported;
+contradictory ones are errors with their place.
 """
 
 import unicodedata

@@ -7,7 +7,7 @@ The loss is the cross entropy of the replies' tokens, end markers included.
 
 n  completions of a batch   P  tokens of their replies
 
-Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
+Source: paper E (docs/papers.md), sections 7.3 and 7.4, a conditional language modeling objective.
 """
 
 from collections import Counter
@@ -53,9 +53,9 @@ _LOGITS = 256
 _FEATURES = Features(
     {
         "id": Value("string"),
-        "ids": List(Value("int32")),
-        "start": Value("int64"),
-        "tokens": Value("int64"),
+        "ids": List(Value("int32")),  # token ids of the prompt, the reply and the end marker
+        "start": Value("int64"),  # the place in `ids` where the reply begins
+        "tokens": Value("int64"),  # the tokens of the item: all but the last
     }
 )
 

@@ -47,7 +47,8 @@ class ModelTable:
     name: str = "pocket"  # built-in name, folder or hub id
     # train a new head with random weights, for a model that has no head for the job
     new_head: bool = _only("rerank", "sentences", default=False)
-    # train the layers that an encoder reads sentences with, not the head
+    # True: train the layers that an encoder reads sentences with, and leave the head as it is;
+    # False: train the head, and leave these layers
     layers: bool = _only("sentences", default=False)
     # how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"
     template: str | None = _only("rerank")
@@ -112,8 +113,9 @@ class TrainTable:
 
     learning_rate: float = 1e-5
     batch: int = 32  # queries of one step, over all devices
-    # Queries that one device runs at a time; None: all. The gradient cache completes an embedder's
-    # batch, accumulation others.
+    # Queries that one device runs at a time, to save memory; None: all of its part of the batch.
+    # The loss is still of the whole batch: an embedder's by the gradient cache, others' by
+    # accumulated gradients.
     group: int | None = None
     # The most tokens at a time, except for a single longer document; may reduce the documents of a
     # step.
@@ -299,10 +301,10 @@ def _change(change: str, job: Job) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         value = text.strip()  # an unquoted string
     table, dot, name = key.rpartition(".")
-    if not dot:
+    if not dot:  # the key alone: its table is the one that has it
         settings = [
-            (f"{table}.{field.name}", field)
-            for table, kind in _TABLES.items()
+            (f"{table_name}.{field.name}", field)
+            for table_name, kind in _TABLES.items()
             for field in dataclasses.fields(kind)
         ]
         places = {place: field for place, field in settings if field.name == key}
@@ -359,7 +361,7 @@ def _check(recipe: Recipe, path: str) -> None:
     search = recipe.search
     low, high = data.within
     instructed = any(table.instructions for table in data.sets)
-    wrong = {  # messages, and whether each applies
+    problems = {  # by message, whether it applies
         f"train.betas are {list(train.betas)}; expected numbers below 1": max(train.betas) >= 1,
         f"data.within is {[low, high]}; expected two rising numbers from 0 to 1": (
             not 0 <= low < high <= 1
@@ -387,8 +389,8 @@ def _check(recipe: Recipe, path: str) -> None:
                 expect_count(number, f"{path}: {name}", 0 if name in _FROM_ZERO else 1)
             elif type(number) is float:
                 fits = 0 < number < math.inf or (number == 0 and name not in _ABOVE_ZERO)
-                wrong[f"{name} is {number}; expected a number {least}"] = not fits
-    raise_first({f"{path}: {message}": holds for message, holds in wrong.items()})
+                problems[f"{name} is {number}; expected a number {least}"] = not fits
+    raise_first({f"{path}: {message}": applies for message, applies in problems.items()})
 
 
 def _toml(value: Any) -> str:

@@ -4,11 +4,12 @@ In: evidence and triples. Out: evidence with labels of its sentences, cut to win
 documents (the first half of this file), and triples as sentence-transformers expects them (the
 second half):
 
-    embed      query, positive, negative_1, ..., negative_n, negatives, row
-    one row for each answering document (and sample)
-    rerank   query, docs (the answering document first), labels, row
+    embed     query, positive, negative_1, ..., negative_n, negatives, row
+    rerank    query, docs (the answering document first), labels, row
 
-`negatives` is the number of those that a row has, the other columns are null. `row` names the
+There is a row for each answering document (and sample).
+
+`negatives` is the number of negatives that a row has, the other columns are null. `row` names the
 origin of a row, for messages.
 
 S  sentences of a document   E  evidence spans of an example
@@ -48,7 +49,8 @@ _NEGATIVES_FROM = (
     "find negatives with `runnel lab mine`, or use documents of other queries: --set"
     " data.negative_source=random"
 )
-_NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
+# the label of a negative: 0 after the softmax over labels, in which the answering document has 1
+_NOT_THE_ONE = float("-inf")
 
 
 def write_rows(
@@ -511,7 +513,7 @@ def _negatives(
 
 def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
     """Yield triples, of evidence the answering sentences (`label_sentences`) and the others of
-    their document (paper E, 5.5).
+    their document (paper E, 5.5: docs/papers.md).
     """
     if data.format is None:
         yield from guard.clean(read_triples(data.path))

@@ -25,9 +25,10 @@ from runnel.text.lines import Lines, find, read_head, read_json, read_lines, tex
 from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
 from runnel.text.trec import read_qrels
 
+# names of columns, by what they hold
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
 _POSITIVE = set("positive positives pos document answer passage sentence2 sentence_b".split())
-_NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
+_NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")  # neg, negatives, negative_1
 _INSTRUCTIONS = ("instruction", "prompt")
 _PAPER = {"title", "abstract", "full_text"}  # the keys of a paper in Qasper
 _DOCUMENTS = {"docs", "documents", "passages"}
@@ -198,7 +199,7 @@ def _are_qrels(path: Path) -> bool:
     where, line = next(read_lines(path), ("", ""))
     if line.startswith("{"):
         return False
-    fields = [*line.split(), ""]
+    fields = [*line.split(), ""]  # 5 with TREC's "query 0 document grade"
     if fields[0].lower() in ("query-id", "query_id") or (
         len(fields) == 5 and fields[3].lstrip("-").isdecimal()
     ):

@@ -35,6 +35,7 @@ def combine(head: HeldHead, query: Tensor, vectors: Tensor, numbers: Tensor) -> 
     """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S, K)
     -> (S,)
     """
+    # 4 and 3 are constants of the head, as in `models/pocket/heads.py`
     hidden = F.gelu(4 * head.sentence(vectors) * query + head.known(numbers))
     return 3 * head.out(F.gelu(head.middle(hidden)))[:, 0] + numbers @ head.direct
 

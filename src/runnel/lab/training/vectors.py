@@ -9,8 +9,9 @@ The vectors of trained layers may not move far from those that the run started f
 questions, that keeps what its weights know.
 
 n  questions of a batch      S  sentences of a document      D  width of the vectors
-K  numbers known of a sentence
-T  tokens of a document   Q  questions about it        F  features of a sentence
+K  numbers known of a sentence (`vector_scores.known`)       F  its lexical features
+Q  questions about a document                                T  its tokens
+R  tokens of a document laid out in blocks, markers included N  its blocks
 """
 
 from __future__ import annotations
@@ -94,10 +95,11 @@ def thin(item: VectorItem, rng: np.random.Generator) -> VectorItem:
         return item
     keep = np.zeros(len(item.known), bool)
     keep[rng.choice(len(keep), _SENTENCES, replace=False)] = True
+    # columns 1 and 2: the z-scores of the cosine and of the BM25 share
     keep[torch.topk(item.known[:, 1] + item.known[:, 2], _BEST).indices.numpy()] = True
     for first, last in item.evidence:
         keep[first:last] = True
-    place = np.concatenate([[0], keep.cumsum()])
+    place = np.concatenate([[0], keep.cumsum()])  # of each sentence among those that are kept
     chosen = torch.from_numpy(np.flatnonzero(keep))
     evidence = tuple((int(place[first]), int(place[last])) for first, last in item.evidence)
     return VectorItem(item.query, item.vectors[chosen], item.known[chosen], evidence, item.tokens)
@@ -345,7 +347,7 @@ def _question(
 ) -> ReadQuestion:
     name = example.id or f"example {number + 1}"
     full = np.diff(document.bounds) > 0
-    place = np.concatenate([[0], full.cumsum()])
+    place = np.concatenate([[0], full.cumsum()])  # of each sentence among those with a token
     expect_tokens(full, name)
     evidence = []
     for span in example.spans:
@@ -366,6 +368,7 @@ def split_documents(
     order = sorted(count)  # digests: an order that has nothing to do with the texts
     before = np.cumsum([0, *(count[document] for document in order)])[:-1]
     held = int(np.count_nonzero(before < held_out))  # documents, the first of the order
+    # 0: trained on, 1: held out, 2: calibrates
     part_of = dict.fromkeys(order, 0) | dict.fromkeys(order[:held], 1)
     part_of |= dict.fromkeys(order[held:][_ASIDE - 1 :: _ASIDE], 2)
     parts: tuple[list[ReadQuestion], ...] = ([], [], [])
@@ -392,11 +395,11 @@ def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
 class LayerItem:
     """A document and questions about it."""
 
-    ids: Tensor  # (R,) int64, the document in blocks (`text.sentences.lay_out`)
-    cu_seqlens: Tensor  # (N+1,) where each block begins
+    ids: Tensor  # (R,) int64, the document in blocks (`models.pocket.layout.lay_out`)
+    cu_seqlens: Tensor  # (N+1,) where each block begins, and the last one ends
     text: Tensor  # (R,) 1 for tokens of the text, 0 for markers
     starts: Tensor  # (S,) int64, the first token of each sentence that has one
-    ends: Tensor  # (S,) int64
+    ends: Tensor  # (S,) int64, the token after its last
     queries: tuple[tuple[Tensor, Tensor], ...]  # ids and cu_seqlens of each question
     features: tuple[Tensor, ...]  # (S, F) for each question
     vectors: Tensor  # (S, D), unit vectors of the weights that the run started from

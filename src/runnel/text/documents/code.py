@@ -22,6 +22,7 @@ _KINDS = (
     "class|def|defmodule|defp|enum|fn|fun|func|function|impl|interface|module|namespace|object"
     "|protocol|struct|sub|trait"
 )
+# "async def read(path)", "pub struct Reader<T>", "func (r *Reader) read", "const read = (path) =>"
 _DEFINITION = re.compile(
     rf"{_BEFORE}(?:{_KINDS})\b\*?\s*(?:<[^<>]*>\s*|\([^()]*\)\s*)?"
     r"(?P<name>[\w$]+(?:(?:\.|::)[\w$]+)*[?!]?(?:<[^<>]*>)?(?: for [\w:]+)?)"

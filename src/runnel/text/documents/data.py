@@ -29,11 +29,12 @@ from runnel.text.documents.unread import is_data
 # A string or a number; a list; the names and values of an object, which may repeat.
 Value = str | list[Any] | tuple[tuple[str, Any], ...]
 
-_SHORT_WORDS = 12
-_SHORT_CHARS = 200
+_SHORT_WORDS = 12  # of a short value, at most
+_SHORT_CHARS = 200  # of a short value, at most
 _TITLES = ("title", "heading", "head", "headline", "name", "label")
 # names that say nothing of a text
 _TEXTS = frozenset("text body content contents description value summary message p para".split())
+# an html tag that ends something: "</b>", "<br>"
 _HTML = re.compile(r"</[a-z][a-z0-9]{0,9}>|<(?:br|p|hr)[ /]*>", re.IGNORECASE)
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
 _PARAGRAPHS = re.compile(r"\n\s*\n")

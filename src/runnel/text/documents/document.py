@@ -144,7 +144,7 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]"
     r"(?:(?<=\x1b)\[[\d;?]*+[A-Za-z])?"
 )
-BREAK = "\n\n"
+BREAK = "\n\n"  # between two blocks
 HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
 
@@ -160,7 +160,8 @@ class Block:
             contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
-        lead: for a row of a table, the caption and the name of each column, if the table has them.
+        lead: for a row of a table, first its caption ("": none), then the name of each column, as
+            many as `table.row_words` splits the row into; () if the table has neither.
     """
 
     start: int
@@ -482,7 +483,9 @@ class _PlainMarks:
         self._start = 0  # the end of the block before
 
     def add(self, last: int, kind: str) -> None:
-        """Add the text up to `last` as a block."""
+        """Add the text up to `last` as a block, unless it is blank; form feeds in it are counted as
+        ends of pages.
+        """
         words = self.text[self._start : last].strip()
         first = last - len(self.text[self._start : last].lstrip())
         if self.canonical.page is not None:
@@ -495,9 +498,11 @@ class _PlainMarks:
 
     def add_lines(self, last: int) -> None:
         """Add the text up to `last`: its entries, or a paragraph."""
+        # 1. A turn of a transcript is an entry.
         if turns := self.unread.turns:
             self.add(last, "line" if self._start >= turns[0] else "paragraph")
             return
+        # 2. The entries of its lines, from `at` on; none if it is blank or goes on below.
         body = self.text[self._start : last].rstrip()
         at = self._start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
         whole = not body or self.unread.joins(at, last)
@@ -506,6 +511,7 @@ class _PlainMarks:
         if not found:
             self.canonical.close_headings(SECTIONS)
             self.add(last, "paragraph")
+        # 3. A block for each entry, which ends at `at`.
         for entry in found:
             at += sum(len(line) + 1 for line in lines[entry.first : entry.last])
             if entry.level:

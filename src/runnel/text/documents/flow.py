@@ -11,30 +11,34 @@ from typing import NamedTuple, TypeGuard
 from runnel.text.documents.document import Canonical
 from runnel.text.documents.table import AMOUNT, add_rows, count_names, is_amount
 
-# A cell with more characters than this is prose: of one paragraph, of several.
+# A cell with more characters is prose: with one or two blocks, with `_SEVERAL` or more.
 _LONG_PARAGRAPH = 1000
 _LONG_PARAGRAPHS = 400
 _SEVERAL = 3
 _MOST_SPANNED = 1000  # the most columns or rows of a merged cell
 _MOST_REPEATED = 10_000  # characters of all copies of a merged cell's value
 _MOST_TITLES = 3  # rows of one cell above a table; more are a list
+# the mark or the number of an item, alone in its cell: a bullet, "[x]", "2.", "iv)", "(a)", "1.2"
 _MARKER = re.compile(
     r"[\u2022\u00b7\u25aa\u25a0\u25cf\u25cb\u25e6*\u2013\u2014-]|\[[Xx ]*\]|[\u2610-\u2612]"
     r"|\(?(?:\d{1,3}|[ivxlcIVXLC]{1,5}|[a-zA-Z])[.)]|\d+(?:\.\d+)+\.?"
 )
 _LETTER = re.compile(r"[^\W\d_]")
-_BULLET = re.compile(r"[^\w\s()\[\]\u2610-\u2612]\Z")
-_SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")
-_SIGN_AFTER = re.compile(r"[)%*]+")
+_BULLET = re.compile(r"[^\w\s()\[\]\u2610-\u2612]\Z")  # a mark that is not shown in an item
+_SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")  # "US$", "$ (", "("
+_SIGN_AFTER = re.compile(r"[)%*]+")  # ")", "%"
+# a cell that is only such a sign
 _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
 CAPTION = "caption"  # the kind of paragraphs that the file calls so; they are added as paragraphs
 _MOST_CAPTION = 300  # the most characters of other paragraphs that can be captions
-_NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")
+_NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")  # "(a)", "(12)"
 _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # only lines, or dots that lead to a number
+# "Table 3. Costs", "Tabelle 2"
 _CAPTION = re.compile(
     r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
     r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
 )
+# the beginning of a caption that is not a table's
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
 
@@ -454,6 +458,7 @@ class Flow:
         is above another table.
         """
         above = self.pieces[number - 1] if number else None
+        # the two pieces below; None: there is none
         below, after = (*self.pieces[number + 1 : number + 3], None, None)[:2]
         near = (above, None if isinstance(after, TableBlock) else below)
         return next((piece.text for piece in near if _is_caption(piece)), "")

@@ -5,10 +5,12 @@ from xml.etree.ElementTree import Element
 
 from runnel.text.documents.parts import attribute, tag, walk
 
+# by the name of an element, what stands before and after its content
 _BEGINS = {"num": "(", "den": "(", "sup": "^(", "sub": "_(", "rad": "\u221a("}
 _ENDS = {"num": ")/", "den": ") ", "sup": ")", "sub": ")", "rad": ")", "fName": " ", "mr": "; "}
 # of these the file says the sign, if it is not the usual one
 _SIGNS = {"d": ("begChr", "("), "nary": ("chr", "\u222b")}
+# brackets around one value, which it does not need: "x^(2)", "(a)/b"
 _ONE_VALUE = re.compile(r"(?<=[/^_\u221a])\((\w*)\)|(?<![\w)])\((\w+)\)(?=/)")
 
 

@@ -13,18 +13,20 @@ ITEM = re.compile(
     r"|\(?(?:[a-z]|[ivx]{2,5})\))"  # (a), iv)
     r"[ \t]+\S"
 )
-_TITLE_CHARS = 80
-_UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
+_TITLE_CHARS = 80  # of a title, at most
+_UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")  # "=====", "***"
 _BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
+# what a title does not end with: "Costs are high.", "first,"
 _ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2019]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
-_TITLE_RULE = re.compile(r"([=\-~^*+#\"])\1{2,}")
-_ADOC = re.compile(r"(={1,6})[ \t]+(?=[^\s=])")
+_TITLE_RULE = re.compile(r"([=\-~^*+#\"])\1{2,}")  # "=====" below a title
+_ADOC = re.compile(r"(={1,6})[ \t]+(?=[^\s=])")  # "== Costs", as in AsciiDoc
+# "Chapter 2 Costs", "2.1. Costs", "A. Costs"
 _NUMBERED = re.compile(
     r"(?:(?:Chapter|Part|Appendix|Section)[ \t]+)?"
     r"(\d{1,3}(?:\.\d{1,3})*|[A-Z](?=\.))[.:]?[ \t]+(?=\w)"
 )
-_CAPITALS = re.compile(r"[A-Z][^a-z_=<>{}$|]*[A-Z]{2}[^a-z_=<>{}$|]*")
+_CAPITALS = re.compile(r"[A-Z][^a-z_=<>{}$|]*[A-Z]{2}[^a-z_=<>{}$|]*")  # "COSTS AND FEES"
 
 
 def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
@@ -32,9 +34,11 @@ def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
     numbered or in capitals.
     """
     lines = re.split("[\n\f]", text)
-    at = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    at = list(accumulate((len(line) + 1 for line in lines), initial=0))  # where each line begins
+    # the numbers of lines with text; one more at both ends, each after a blank line
     full = [-2, *(number for number, line in enumerate(lines) if line.strip()), len(lines) + 1]
-    alone = {  # levels; a line stands alone between blank ones, or flush left above indented text
+    # By line, its level. A line is alone between blank ones, or flush left above indented text.
+    alone = {
         n: _level(lines[n])
         for before, n, after in zip(full, full[1:], full[2:], strict=False)
         if before < n - 1
@@ -85,7 +89,9 @@ def _level(line: str) -> int:
     """
     words = line.strip()
     numbered = _NUMBERED.match(words)
-    names = not re.search(r"(?<!\w)[^\W\dA-Z](?:\w{4}|\w*\W*\Z)", words)  # 1. Source Code.
+    # "1. Source Code." is a title, "1. Open the file." is not: a word of five letters or more, or
+    # the last word, is small
+    names = not re.search(r"(?<!\w)[^\W\dA-Z](?:\w{4}|\w*\W*\Z)", words)
     if len(words) > _TITLE_CHARS or (
         _ENDS.search(words) and not (numbered and names and words[-1] == ".")
     ):

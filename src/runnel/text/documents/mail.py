@@ -21,8 +21,9 @@ from runnel.text.documents.html import add_page
 
 _HEADERS = ("From", "To", "Cc", "Date")
 _PLAIN = ("text/plain", "text/markdown")
+# before each message of a mailbox: "From anna@example.org Mon Jan  1 12:00:00 2024"
 _SEPARATOR = re.compile(rb"From .*\d\d:\d\d.*\d{4}")
-_QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
+_QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)  # ">From here on", a line of text
 
 
 def read_mail(path: str, limits: Limits) -> DocumentText:
@@ -41,8 +42,8 @@ def read_mail(path: str, limits: Limits) -> DocumentText:
 def _messages(file: BinaryIO) -> Iterator[bytes]:
     """Yield the bytes of each message of a mailbox, or of the only one."""
     lines: list[bytes] = []
-    mailbox = None
-    blank = True
+    mailbox = None  # whether the first line is a separator; None: no line has come
+    blank = True  # the line before
     for line in file:
         begins = blank and line.startswith(b"From ") and _SEPARATOR.match(line)
         mailbox = begins is not None and bool(begins) if mailbox is None else mailbox
@@ -127,7 +128,9 @@ class _Mail:
 def _bodies(
     part: Message, attachments: list[str], attached: list[Message], root: Message
 ) -> list[Message]:
-    """Return the parts of a message that are its body; add its attachments to the lists."""
+    """Return the parts of a message that are its body; add the names of its attachments, and the
+    messages that are attached, to the lists. `part` is the message (`root`), or a part of it.
+    """
     kind = part.get_content_type()
     payload = part.get_payload()
     if kind == "message/delivery-status":

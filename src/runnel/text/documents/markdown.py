@@ -1,7 +1,21 @@
-r"""Read Markdown. The canonical text is the file's own; blocks are marks in it.
+r"""Read Markdown. Its canonical text (see `document.py`) is the file's own, unchanged: a block is a
+mark in it, that is the start, the end and the kind of a part.
 
 Html in it is read as a page shows it: tags, comments, scripts and styles are not read, nor are the
 backslashes of escaped signs such as "2\.".
+
+`_Marks` goes through the lines. At most one block is open at a time:
+
+    take            opens a block with a line, or extends the open block by the line
+    close           ends the open block and adds it, if it is not blank; `_close_heading` and
+                    `_open_table` end one that is a heading, or the names of a table's columns
+    add_open        lines of code, comments and html tables, up to the line with `closing`
+    add_line        all other lines
+    _mark           adds a block to the canonical text
+
+`names` (of the open table) and `lead` (of a row, `Block.lead`) have the same order: first the
+caption of the table, "" if it has none, then a name for each part that the row is split into. There
+is a part before the first bar or tag: "| a | b |" is "", "a", "b" and "".
 """
 
 from __future__ import annotations
@@ -15,22 +29,28 @@ from runnel.text.documents.flow import spanned
 from runnel.text.documents.headings import ITEM
 from runnel.text.documents.unread import ENTITY, character_of, unread_in
 
-_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
-_UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*\Z")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ITEM = re.compile(rf"{ITEM.pattern}|[ \t]*<li[ >]")
-_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
+# ---- lines
+_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")  # "## Costs"
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*\Z")  # "=====", below a heading of level 1
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")  # "```python", around code
+_ITEM = re.compile(rf"{ITEM.pattern}|[ \t]*<li[ >]")  # "- one", "2. two"
+_RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*\Z")  # "* * *", between parts
+# ---- tables
+_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")  # "| a | b |"
 _DASHES = r"[ \t]*:?-++:?[ \t]*+"
+# "|---|:--:|", below the names of columns
 _TABLE_RULE = re.compile(rf"(?=[^|]*\|)[ \t]*\|?{_DASHES}(?:\|{_DASHES})*+\|?[ \t]*\Z")
-_BAR = re.compile(r"(?<!\\)\|")
-_CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z")
-_CAPTION_CHARS = 200
-_KEY = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")
-_TOML = re.compile(r"[\w\[#\s}\]\"'+]")
-_RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*\Z")
+_BAR = re.compile(r"(?<!\\)\|")  # not "\|", which is in a cell
+_CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z")  # "**Table 2** Costs", "The costs:"
+_CAPTION_CHARS = 200  # at most
+# ---- front matter: keys in YAML between two "---", or in TOML between two "+++"
+_KEY = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")  # "title: Rivers", "- item", "# comment"
+_TOML = re.compile(r"[\w\[#\s}\]\"'+]")  # what a line of TOML can begin with
+# "title: Rivers", 'title = "Rivers"'
 _TITLE = re.compile(r"^title[ \t]*[:=][ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
-_FRONT_LINES = 200
+_FRONT_LINES = 200  # at most
 
+# ---- html
 _NAMES = (
     "a|abbr|address|article|aside|b|big|blockquote|body|br|button|caption|center|cite|code|col"
     "|colgroup|dd|del|details|div|dl|dt|em|figcaption|figure|font|footer|h[1-6]|head|header|hr"
@@ -39,26 +59,30 @@ _NAMES = (
     "|u|ul|var|video|wbr"
 )
 _ANY_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-_ESCAPE = r"\\(?=[!-/:-@\[-`{-~])"
-# code stays as it is
+_ESCAPE = r"\\(?=[!-/:-@\[-`{-~])"  # the backslash of "2\."
+# comments, tags of `_NAMES`, escapes and entities; `code` is found to leave it as it is
 _MARKUP = re.compile(
     r"(?P<code>(`+)(?!`)[^`].{0,1000}?(?<!`)\2(?!`))"
     rf"|<!--.*?(?:-->|\Z)|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|{_ESCAPE}|{ENTITY.pattern}",
     re.IGNORECASE | re.DOTALL,
 )
-# a line that begins a block of html
-_HTML = re.compile(
+# a line that begins another block
+_HTML_BLOCK = re.compile(
     r"[ \t]*</?(?:address|blockquote|caption|center|dd|details|div|dl|dt|figure|h[1-6]|hr|li|ol|p"
     r"|section|summary|table|ul)\b",
     re.IGNORECASE,
 )
+# "<h2>Costs</h2>"
 _HTML_HEADING = re.compile(r"[ \t]*<h([1-6])\b[^>]*>(.*?)</h\1>[ \t]*\Z", re.IGNORECASE)
 # opens what ends only with its closing tag, over blank lines too
 _OPENING = re.compile(r"[ \t]*<(?:(!--)|(script|style|table)\b)", re.IGNORECASE)
+# of an html table, up to the tag that closes it; also a caption
 _TABLE_ROW = re.compile(
     r"\S.*?(?:</(?:tr|caption)>(?:\s*</t(?:able|head|body|foot)>)*|\Z)", re.IGNORECASE | re.DOTALL
 )
+# colspan="2": how many columns or rows a cell reaches over
 _SPAN = re.compile(r"\b(col|row)span\s*=\s*[\"']?(\d+)", re.IGNORECASE)
+# "h" or "d", the attributes, the content
 _CELL = re.compile(r"<t([hd])\b([^>]*)>(.*?)(?=</?t[hdr]\b|\Z)", re.IGNORECASE | re.DOTALL)
 
 
@@ -91,15 +115,20 @@ def add_markdown(canonical: Canonical, text: str) -> str | None:
 
 
 def _front_matter(lines: list[str]) -> int:
-    """Return the number of lines of the front matter: keys between two rules, at the beginning."""
+    """Return the number of lines of the front matter, with both rules; 0: there is none.
+
+    It is text between two rules instead if a line cannot be one of keys, if there is no line, or if
+    the first line is blank, indented or a list item. A blank line is inside if the line below it
+    can be one of keys and is no list item.
+    """
     if lines[0].rstrip() not in ("---", "+++"):
         return 0
     for number, line in enumerate(lines[1:_FRONT_LINES], start=1):
         if line.rstrip() in (lines[0].rstrip(), "..."):
             return number + 1 if number > 1 else 0
-        if not line.strip() and number > 1:  # below it the text or the keys go on
+        if not line.strip() and number > 1:  # the line below it decides
             line = "".join(lines[number + 1 : number + 2])
-            line = "" if line.startswith("-") else line
+            line = "" if line.startswith("-") else line  # "" fits no form
         form = _KEY if lines[0][0] == "-" else _TOML
         if not form.match(line) or (number == 1 and line[0] in "- "):
             return 0
@@ -107,6 +136,9 @@ def _front_matter(lines: list[str]) -> int:
 
 
 def _closes(line: str, closing: str) -> bool:
+    """Return whether a line ends what `closing` ends: a fence at least as long as the first, or a
+    line with "-->" or "</table>" in it.
+    """
     if closing[0] in "`~":
         words = line.strip()
         return words.startswith(closing) and not words.strip(closing[0])
@@ -114,26 +146,33 @@ def _closes(line: str, closing: str) -> bool:
 
 
 class _Marks:
-    """The blocks of a Markdown text: lines are collected until the block ends."""
+    """The blocks of a Markdown text. All places are characters of `text`; in the canonical text it
+    begins at `offset`.
+
+    The kinds of a block are those of `Block`: HEADS are the names of a table's columns. Two are of
+    this file alone: "table", an html table, which `close` adds as rows; and "unread", a comment,
+    script or style.
+    """
 
     def __init__(self, text: str, canonical: Canonical) -> None:
         self.text = text
         self.canonical = canonical
         self.offset = canonical.add_source(text)
         self.title: str | None = None
+        # of the open block; None: no block is open
         self.start: int | None = None
         self.end = 0
         self.kind = "paragraph"
-        self.names: tuple[str, ...] = ()  # caption and names of the open table's columns
-        # the line that ends the open code block, comment or HTML table
+        self.names: tuple[str, ...] = ()  # of the open table: caption, columns; empty: none is open
+        # what ends the open code, comment or html table: "```", "-->", "</table>"
         self.closing: str | None = None
         self.unread = unread_in(text)
 
     def add_front_matter(self, lines: list[str]) -> int:
-        """Add the front matter, a block for each key; return where it ends."""
+        """Add the front matter, a block for each key with its values; return where it ends."""
         end = -1
         for number, line in enumerate(lines):
-            if 1 < number < len(lines) - 1 and line[:1].isalpha():
+            if 1 < number < len(lines) - 1 and line[:1].isalpha():  # another key
                 self.close()
             self.take(end + 1, end + 1 + len(line), "code")
             end += len(line) + 1
@@ -166,7 +205,7 @@ class _Marks:
         return True
 
     def add_line(self, line: str, below: str, start: int, end: int) -> None:
-        """Add another line, above the line `below`."""
+        """Add a line that `add_open` has not added, above the line `below`."""
         if not line.strip():
             # the number of a clause is joined to the text below it
             if self.start is None or not self.unread.joins(end, end + 1):
@@ -182,10 +221,10 @@ class _Marks:
         elif self.start is None and _RULE.match(line):
             self.take(start, end, "paragraph")
             self.close()
-        elif "|" in line and _TABLE_RULE.match(below):
+        elif "|" in line and _TABLE_RULE.match(below):  # the names of columns
             self.close()
             self.take(start, end, HEADS)
-        elif self.start is not None and self.kind == HEADS:
+        elif self.start is not None and self.kind == HEADS:  # the rule below them
             self.take(start, end, HEADS)
             self._open_table()
         elif _ROW.match(line) or (self.names and "|" in line):
@@ -193,7 +232,7 @@ class _Marks:
             self.take(start, end, "row")
         else:
             kind = "item" if _ITEM.match(line) else "paragraph"
-            if kind != "paragraph" or self.kind == "row" or _HTML.match(line):
+            if kind != "paragraph" or self.kind == "row" or _HTML_BLOCK.match(line):
                 self.close()
             self.take(start, end, kind)
 
@@ -243,11 +282,15 @@ class _Marks:
     def _add_html_rows(self, start: int, end: int) -> None:
         """Add the rows of a table in html, with the names of its columns, and with the values of
         cells that reach down from the rows above.
+
+        A cell over two columns (colspan) names both; below names that reach over several rows, a
+        column has all of its names: "Costs 2024". A value that reaches down (rowspan) is not in the
+        text of the rows below; their lead has it beside the caption: "Table 1; Year: 2024".
         """
-        names: dict[int, str] = {}  # by column
-        reaching: dict[int, tuple[int, str]] = {}  # by column: rows to come, value
+        names: dict[int, str] = {}  # by column, from 0
+        reaching: dict[int, tuple[int, str]] = {}  # by column: for how many more rows, value
         caption = ""
-        named = False  # a row without names is above
+        has_values = False  # a row of values has been added: the rows below are no names
         for row in _TABLE_ROW.finditer(self.text, start, end):
             cells = _CELL.findall(row[0])
             if not cells:
@@ -257,9 +300,9 @@ class _Marks:
             above = {column: value for column, (_, value) in reaching.items()}
             reaching = {column: (n - 1, value) for column, (n, value) in reaching.items() if n > 1}
             columns = []
-            heads = not named and all(sign in "hH" for sign, _, _ in cells)
-            named = not heads
-            column = 0
+            heads = not has_values and all(sign in "hH" for sign, _, _ in cells)
+            has_values = not heads
+            column = 0  # the first that no cell of this row has yet
             for _, attributes, content in cells:
                 spans = {name.lower(): spanned(count) for name, count in _SPAN.findall(attributes)}
                 while column in above:
@@ -272,7 +315,7 @@ class _Marks:
                     if heads:
                         names[place] = f"{names.get(place, '')} {_words(content)}".strip()
             values = (f"{names.get(column, '')}: {value}" for column, value in above.items())
-            # the second is of the place before the first cell
+            # `table.row_words` splits a row at its tags: what is before the first has the name ""
             lead = "; ".join(filter(None, (caption, *values))), "", *map(names.get, columns)
             if heads:
                 self._mark(*row.span(), HEADS)
@@ -280,7 +323,7 @@ class _Marks:
                 self._mark(*row.span(), "row", tuple(name or "" for name in lead))
 
     def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
-        """Add a block, and what is not read in it."""
+        """Add a block with its lead, and what is not read in it: all of "unread", none of code."""
         words = self.text[start:end]
         if kind == "unread":
             self.unread.spans.append((start, end))
@@ -308,7 +351,9 @@ def _heading(line: str) -> tuple[int, str] | None:
 
 
 def _markup(words: str) -> Iterator[tuple[int, int]]:
-    """Yield the comments, tags and escapes of a block."""
+    """Yield the comments, tags, escapes and entities of a block; an entity of several characters is
+    read as it is.
+    """
     # a heading that is a single tag, such as <Legalese>
     if _ANY_TAG.fullmatch(words.lstrip("# \t")):
         yield 0, len(words)

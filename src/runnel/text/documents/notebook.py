@@ -16,7 +16,8 @@ from runnel.text.documents.markdown import add_markdown
 from runnel.text.documents.unread import is_data
 
 _VERSIONS = (3, 4)
-_LONGEST = 2000  # characters of an output
+_MOST_CHARS = 2000  # of an output
+# kinds of outputs: "image/png", in version 3 "png"
 _PICTURE = re.compile(r"image/|(?:png|jpeg|svg)\Z|application/(?:pdf|vnd|javascript)")
 
 
@@ -86,7 +87,7 @@ def _shortened(text: str, left_out: Counter[str]) -> str:
     if is_data(text):
         left_out["outputs of encoded data (base64) are not read"] += 1
         return ""
-    if len(text) > _LONGEST:
-        left_out[f"outputs of which only the first {_LONGEST:,} characters are read"] += 1
-        text = text[:_LONGEST].rpartition("\n")[0] or text[:_LONGEST]
+    if len(text) > _MOST_CHARS:
+        left_out[f"outputs of which only the first {_MOST_CHARS:,} characters are read"] += 1
+        text = text[:_MOST_CHARS].rpartition("\n")[0] or text[:_MOST_CHARS]
     return text

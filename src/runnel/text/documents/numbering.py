@@ -12,22 +12,22 @@ from xml.etree.ElementTree import Element
 from runnel.text.documents.parts import attribute, value_of
 
 _LEVELS = 9
-_PLACE = re.compile(r"%([1-9])")
+_PLACE = re.compile(r"%([1-9])")  # in "%1.%2.", the number of a level, counted from 1 here
 _NUMBER = re.compile(r"-?\d{1,9}")
 _ROMAN = (
     *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
     *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
 )
-_MOST_ROMAN = 3999
-_MOST_LETTERS = 26 * 5
+_MOST_ROMAN = 3999  # the highest number in Roman numerals
+_MOST_LETTERS = 26 * 5  # the highest in letters: a to z, aa to zz, and on to eeeee
 
 
 class Numbering:
     """The numbered lists of a document, and how far they are counted."""
 
     def __init__(self, part: Element | None) -> None:
-        self._abstract: dict[str, Element] = {}
-        self._instances: dict[str, Element] = {}
+        self._abstract: dict[str, Element] = {}  # by id
+        self._instances: dict[str, Element] = {}  # by id
         self._levels: dict[str, dict[int, Element]] = {}  # by instance, its levels
         # by instance, the levels that begin at another number
         self._starts: dict[str, dict[int, int]] = {}

@@ -22,8 +22,8 @@ from runnel.text.documents.raised import raised
 # methods allowed in Office files and epub; others decompress without a bound
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
-_ENCRYPTED = 0x1
-# in paragraphs of Office files; "": its own text
+_ENCRYPTED = 0x1  # a flag of an entry
+# by the name of an element in a paragraph of an Office file, what it stands for; "": its own text
 _WRITTEN = {"t": "", "tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
 

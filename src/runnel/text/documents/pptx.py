@@ -36,6 +36,7 @@ _REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")
 _SHAPES = ("sp", "graphicFrame", "cxnSp", "pic")
 # where a shape, a table or a group has its position and size
 _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
+# values of attributes: no, yes, and of a run that is struck out
 _OFF = ("0", "false")
 _ON = ("1", "true")
 _STRUCK = ("sngStrike", "dblStrike")
@@ -53,7 +54,7 @@ _MOST_NESTED = 20  # levels of groups within groups; deeper shapes keep the orde
 
 
 class _Box(NamedTuple):
-    """A rectangle on a slide, in the file's units."""
+    """A rectangle on a slide, in the file's units; `y` grows downwards."""
 
     x: int
     y: int

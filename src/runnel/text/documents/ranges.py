@@ -9,8 +9,8 @@ from runnel.errors import InputError
 from runnel.text.documents.document import DocumentText
 
 By = Literal["character", "line", "page"]
-_ROWS_NAMED = 5
-_NAME_CHARS = 100
+_ROWS_NAMED = 5  # ids in an error, at most
+_NAME_CHARS = 100  # of the beginning of a long id
 
 
 def span_of(

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 _COMMAND = (sys.executable, "-P", "-m", "runnel.text.documents.worker")
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes that are copied at a time
 
 
 def read_document(

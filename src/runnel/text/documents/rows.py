@@ -13,7 +13,7 @@ from runnel.text.lines import Lines, keys, parse_object
 from runnel.text.tables import CsvTable, read_table, row_text
 
 NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
-_LONGEST_ROW = 1000  # characters of the values of a row that are one block
+_MOST_ROW_CHARS = 1000  # of a row whose values are one block
 
 
 def read_row_documents(
@@ -69,7 +69,7 @@ def read_row_documents(
 
 def _read_row(text: str, encoding: str, is_text: bool) -> DocumentText:
     """Read a row: its text as plain text, or its values with their names as one block."""
-    if is_text or len(text) > _LONGEST_ROW:
+    if is_text or len(text) > _MOST_ROW_CHARS:
         return read_plain(Decoded(text, encoding))
     canonical = Canonical()
     canonical.add(text, "row")

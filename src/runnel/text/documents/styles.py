@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser
 
+# in a rule or an attribute "style": display: none; visibility: hidden; font-size: 0
 UNSHOWN = re.compile(
     r"(?:\A|;)\s*(?:display\s*:\s*none\b|visibility\s*:\s*(?:hidden|collapse)\b"
     r"|font-size\s*:\s*0+(?:\.0+)?(?:[a-z]+|%)?\s*(?:[;!]|\Z))",
     re.IGNORECASE,
 )
+# display: block; visibility: visible
 _SHOWN = re.compile(
     r"(?:\A|;)\s*(?:display\s*:\s*(?!none\b)|visibility\s*:\s*(?!hidden\b|collapse\b))[a-z]",
     re.IGNORECASE,
@@ -20,6 +22,7 @@ _SHOWN = re.compile(
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 # rules for some screens only, and others that name no elements
 _AT_RULE = re.compile(r"@[^{};]*+(?:;|\{(?:[^{}]*+\{[^{}]*+\})*+[^{}]*+\})")
+# p.note, li { display: none }: the selectors, and what holds for them
 _RULE = re.compile(r"([^{}]*+)\{([^{}]*+)\}")
 _SCREENS = ("", "all", "screen")  # media
 

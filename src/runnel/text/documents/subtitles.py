@@ -14,33 +14,37 @@ from typing import NamedTuple
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain, straighten
 
-_TIME = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}"
+_TIME = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}"  # 00:01:02,500
+# 00:01:02,500 --> 00:01:04,000
 _TIMES = re.compile(rf"[ \t]*{_TIME}[ \t]*(?:-->|,)[ \t]*{_TIME}")
 # before the number of a cue without a blank line above it
 _NEXT = re.compile(r"\n(?=\d+[ \t]*\n[ \t]*\d[\d:]*[.,]\d{1,3}[ \t]*-->)")
+# of .ass: "Dialogue: 0,0:01:02.50,0:01:04.00,Default,Anna,0,0,0,,Where is it?"; its start, its
+# end, who speaks, the text
 _DIALOGUE = re.compile(
     r"Dialogue: [^,]*,([\d:.]+),([\d:.]+),[^,]*,([^,]*),(?:[^,]*,){4}(.*)", re.IGNORECASE
 )
 _BREAK = re.compile(r"\\[Nn]|\[br\]")  # of a line, in one line of the file
+# the first line of what has no times and is no cue: "WEBVTT", "NOTE", "12"
 _NO_CUE = re.compile(r"\ufeff?WEBVTT|(?:NOTE|STYLE|REGION)(?:\s|\Z)|\d+\Z")
-_VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")
-_TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)
+_VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")  # "<v Anna>"
+_TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)  # "<i>", "{\\an8}"
 _ROLLING = re.compile(r"<\d\d:\d\d")  # times of words: each cue repeats the line before
-_DASH = re.compile(r"(?:[-\u2013\u2014]|>{2,3})[ \t]*(?=\S)")
-_NAMED = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*){0,2}:\s")  # who speaks
+_DASH = re.compile(r"(?:[-\u2013\u2014]|>{2,3})[ \t]*(?=\S)")  # "- Yes.", ">> Yes."
+_NAMED = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*){0,2}:\s")  # "ANNA: Yes."
 _ENDED = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"')\]\u201d\u2019\u266a]*\Z")
 _PAUSE_S = 8  # the pause after which a new paragraph begins
-_LONGEST = 400  # characters without the end of a sentence
+_MOST_CHARS = 400  # of a paragraph without the end of a sentence
 
 
 class _Line(NamedTuple):
-    """A line that is spoken, from a second to another. `begins`: somebody else speaks."""
+    """A line that is spoken."""
 
-    start: int
-    end: int
-    speaker: str
+    start: int  # in seconds
+    end: int  # in seconds
+    speaker: str  # "": the file does not say
     words: str
-    begins: bool
+    begins: bool  # the line shows that somebody else speaks
 
 
 def read_subtitles(decoded: Decoded) -> DocumentText:
@@ -58,7 +62,7 @@ def read_subtitles(decoded: Decoded) -> DocumentText:
             or after.speaker != line.speaker
             or _ENDED.search(line.words)
             or after.start - line.end > _PAUSE_S
-            or sum(len(cue_line.words) for cue_line in spoken) > _LONGEST
+            or sum(len(cue_line.words) for cue_line in spoken) > _MOST_CHARS
         ):
             _add(canonical, spoken)
             spoken = []
@@ -73,7 +77,9 @@ def _add(canonical: Canonical, lines: list[_Line]) -> None:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """Yield the lines of all cues that have text."""
+    """Yield the lines of all cues that have text. A cue is a number, a line of times, and lines
+    that are shown together.
+    """
     text = _DIALOGUE.sub(r"\n\1 --> \2\n<v \3>\4\n", _BREAK.sub(" ", _NEXT.sub("\n\n", text)))
     rolling = _ROLLING.search(text) is not None
     shown: list[str] = []  # the lines of the cue before

@@ -22,16 +22,17 @@ _BAR = re.compile(
     r"|\Z",
     re.IGNORECASE,
 )
+# the beginning of an amount: "1,200", "(3.5)", "$12"; or a dash that stands for none
 AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
-# numbers that are names: years, days, and places in an order
+# numbers that are names: 2024, 2023/24, 31.12.2024, 2nd
 _NAME = re.compile(
     r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*].*)?"
     r"|\d\d?[./-]\d\d?[./-]\d\d(?:\d\d)?|\d+(?:st|nd|rd|th)\b.*"
 )
 _MOST_NAMES = 4  # rows of names of columns
 _DIGIT = re.compile(r"\d")
-_HEAD_CHARS = 60
-_LIST = 4  # rows with amounts, at least, of two columns with names
+_MOST_HEAD_CHARS = 60  # of a name of a column
+_LEAST_AMOUNTS = 4  # rows with amounts, of a table of two columns with names
 # the fewest columns of a table whose first row counts as names, although the file does not say so
 _LEAST_COLUMNS = 3
 
@@ -51,7 +52,7 @@ def add_rows(
     """
     width = max(map(len, rows), default=0)
     heads = heads or count_names(rows) or int(_begins_with_names(rows, width))
-    filled = [n for n in range(width) if any(n < len(row) and row[n] for row in rows)]
+    filled = [n for n in range(width) if any(n < len(row) and row[n] for row in rows)]  # columns
     cells_above = [[row[n] for row in rows[:heads] if n < len(row) and row[n]] for n in filled]
     names = [" ".join(dict.fromkeys(cells)) for cells in cells_above]
     lead = (" ".join(caption.split()), *(names if heads else ()))
@@ -79,18 +80,22 @@ def count_names(rows: Sequence[Sequence[str]]) -> int:
     and if they are several, one has merged cells, or none above the labels of the rows. Two columns
     are a form unless all of several rows have amounts.
     """
+    # 1. `names`: the rows before the first amount, and before a row of a label alone.
     names = 0
     for row in rows:
         label = any(row[:1]) and not any(row[1:])
         if label or any(map(is_amount, row[1:])):
             break
         names += 1
+    # 2. Whether the rows below are amounts, and so many rows can be names.
     below = [row for row in rows[names:] if sum(map(bool, row)) > 1]
     amounts = sum(any(map(is_amount, row[1:])) for row in below)
     merged = any(a and a == b for row in rows[:names] for a, b in pairwise(row))
     several = merged or not all(any(row[:1]) for row in rows[:names])
     most = _MOST_NAMES if several else 1
-    if max(map(len, rows), default=0) < _LEAST_COLUMNS and amounts < max(_LIST, len(below)):
+    if max(map(len, rows), default=0) < _LEAST_COLUMNS and amounts < max(
+        _LEAST_AMOUNTS, len(below)
+    ):
         return 0
     return names if names <= most and amounts and amounts * 2 >= len(below) else 0
 
@@ -105,7 +110,7 @@ def _begins_with_names(rows: Sequence[Sequence[str]], width: int) -> bool:
     return (
         len(names) >= width - 1
         and len(set(names)) == len(names)
-        and not any(len(name) > _HEAD_CHARS or _DIGIT.search(name) for name in names)
+        and not any(len(name) > _MOST_HEAD_CHARS or _DIGIT.search(name) for name in names)
         and any(_DIGIT.search(cell) for row in rows[1:] for cell in row)
     )
 

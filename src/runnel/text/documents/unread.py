@@ -1,10 +1,18 @@
-"""Parts of a plain text that are shown but not read: line numbers of transcripts, page marks, page
-numbers and running heads inside a sentence, hyphens at line ends, marks of quoted lines, encoded
-data, colors of a terminal.
+"""Parts of a plain text that are shown but not read, and sentences that go on over them.
 
-The canonical text of a file is its own, so nothing is removed. `unread_in` returns spans; the text
-without them is what a person would read aloud. A sentence that a page break cuts in two goes on
-over the break.
+    not read                                                  found by
+    encoded data (base64)                                     data_in
+    colors of a terminal, control characters                  unread_in, _CONTROL
+    line numbers of a transcript, heads of its pages          _number_lines
+    page marks, and page numbers and heads in a sentence      _join_pages
+    the line break below the number of a clause               _join_clauses
+    marks of quoted lines, "> "                               unread_in, _QUOTE_MARKS
+    hyphens at line ends                                      _add_hyphens
+
+The canonical text of a plain text is the file's own, so nothing is removed. `unread_in` returns
+spans; the text without them is what a person would read aloud. All places are characters of the
+whole text, except `at`, `above`, `first` and `last` where a list of `_Line` is gone through: these
+are places in the list. In examples, " / " is a line end.
 """
 
 from __future__ import annotations
@@ -19,32 +27,45 @@ from itertools import pairwise
 
 from runnel.text.documents.entries import TURN
 
-_NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[ \t]+|\Z)")
-_TURN = re.compile(rf"{TURN}|[QA][ \t]+(?=[A-Z\"'])")
-_LINES = 10  # the fewest lines of a page of a transcript
-_MOST = 0.7  # the least share of its lines that have numbers
-_PROSE = 25  # characters of at least half of the lines, if they are not counted page by page
-_WRAPPED = 0.1  # the least share of its lines that begin inside a sentence
-_HEADS = 6  # lines between two pages, at most
+# ---- transcripts with numbered lines, as courts have them
+_NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[ \t]+|\Z)")  # "12   Q. Did you see it?", "12"
+_TURN = re.compile(rf"{TURN}|[QA][ \t]+(?=[A-Z\"'])")  # "THE COURT: Yes.", "Q Did you see it?"
+_LEAST_LINES = 10  # of a page of a transcript
+_LEAST_COUNTED = 0.7  # the share of lines whose numbers count on
+# characters that at least half of the lines have, if their numbers do not begin again on each page
+_PROSE_CHARS = 25
+_LEAST_WRAPPED = 0.1  # the share of lines that begin inside a sentence
+_MOST_HEAD_LINES = 6  # between two pages
 
+# ---- page marks, page numbers and running heads
 _OPEN, _CLOSE = r"[\[{(<*_=~#|%-]{1,10}", r"[\]})>*_=~#|%-]{1,10}"
+# "Page 3 of 10", "p. 12", "Seite 4 von 9"
 _PAGE = r"(?:page|pg\.?|p\.|seite|folio)[ \t]*\d{1,5}(?:[ \t]*(?:of|/|von)[ \t]*\d{1,5})?"
+# "[Page 3]", "--- page 3 of 10 ---"
 _PAGE_MARK = re.compile(rf"{_OPEN}[ \t]*{_PAGE}[ \t]*{_CLOSE}", re.IGNORECASE)
+# "12", "- 12 -", "Page 3"
 _PAGE_NUMBER = re.compile(rf"[-\u2013 \t]*(?:{_PAGE}|\d{{1,4}})[-\u2013 \t]*", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
-_REPEATED = 3  # pages on which a running head is
-_SPACES = 2  # the fewest spaces in a line that goes on after a page break
-_LONG = 40  # characters of a line that goes on after a number that stands alone
-_ENDED = re.compile(r"[.!?:;\u2026][\"')\]\u201d\u2019]*\Z")
+_LEAST_PAGES = 3  # on which a running head is
+_LEAST_SPACES = 2  # in the line above a page break, if a sentence goes on below the break
+_LINE_CHARS = 40  # a line of prose has at least as many, a page number or mark fewer
+_ENDED = re.compile(r"[.!?:;\u2026][\"')\]\u201d\u2019]*\Z")  # "it stopped.", "(it stopped.)"
+# "the Ministry of", "In that year,": the sentence goes on, also with a capital letter
 _OPEN_END = re.compile(r"(?:\b(?:of|the|and|to|in|a|an|for|with|by|at|or|that)|,)\Z")
 
-ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")
+# ---- marks inside lines
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")  # &#38; &amp;
 _TAG_OR_ENTITY = re.compile(rf"<[^<>]*>|{ENTITY.pattern}")
-_QUOTE_MARKS = re.compile(r"^(?:>[ \t]?)+", re.MULTILINE)  # of mail and of Markdown
+_QUOTE_MARKS = re.compile(r"^(?:>[ \t]?)+", re.MULTILINE)  # of mail and of Markdown: "> > yes"
+# colors of a terminal ("\x1b[31m"), and what no text has
+_CONTROL = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]|(?P<other>[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff])")
+
+# ---- hyphens. "conti-\nnued", "conti- nued": the head, the hyphen with its white space, the tail
 _HYPHEN = re.compile(
     r"(?<![^\W_])([^\W\d_]{2,}+)([-\u2010\u00ac\u00ad](?:[ ]|[ \t]*\n[ \t]*))([^\W\d_]{2,}+)"
 )
-_WORDS = re.compile(r"[^\W\d_]++(?:-[^\W\d_]++)*+")
+_SOFT_HYPHEN = "\u00ad"  # shown only at the end of a line
+_WORDS = re.compile(r"[^\W\d_]++(?:-[^\W\d_]++)*+")  # "word", "state-of-the-art"
 # words that begin no second half of a word
 _JOINERS = frozenset(
     "and or nor to und oder bis et ou but then so the an he she it they we you this that these"
@@ -57,21 +78,23 @@ _COMPOUNDS = frozenset(
     " low mid multi new non old one open part post pre pro quasi real right self semi short single"
     " small so sub three time two ultra well wide would".split()
 )
+
+# ---- encoded data: lines of at least 40 signs of base64 without a space, and a shorter last line
 _DATA = re.compile(
     r"(?<![A-Za-z0-9+/_=-])(?:[A-Za-z0-9+/_-]{40,}+=*+(?:\n[ \t]*+)?)++(?:[A-Za-z0-9+/_-]++={1,2})?"
 )
 _LAST_DATA = re.compile(r"[A-Za-z0-9+/_-]{4,}+=*+(?=\n|\Z)")
-DATA_CHARS = 200
-# colors of a terminal, and what no text has
-_CONTROL = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]|(?P<other>[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff])")
+DATA_CHARS = 200  # of all lines, at least
+
+# ---- clauses and paragraphs. The number of a clause alone in its line, and the text below it
 _CLAUSE = re.compile(
     r"(?<![^\n])[ \t]*+[*_]{0,2}"
-    r"(?:(?:\u00a7[ ]?\d{1,4}[a-z]?|(?:\d{1,3}\.){1,4}\d{1,3}\.?|\([a-z\d]{1,4}\))"
-    r"|(?P<bare>\d{1,3}\\?[.)]))"
+    r"(?:(?:\u00a7[ ]?\d{1,4}[a-z]?|(?:\d{1,3}\.){1,4}\d{1,3}\.?|\([a-z\d]{1,4}\))"  # § 12a 3.1 (b)
+    r"|(?P<bare>\d{1,3}\\?[.)]))"  # 2. 2) and in Markdown 2\.
     r"[*_]{0,2}[ \t]*+(?P<gap>\n\s*+)(?=(?P<below>[*_]{0,2}[^\W\d_][^\n]{0,80}))"
 )
-_TITLE = 60  # characters
-_PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
+_TITLE_CHARS = 60  # of a title, at most
+_PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")  # blank lines, or a form feed
 
 
 @dataclass
@@ -79,8 +102,10 @@ class Unread:
     """What of a text is not read.
 
     Attributes:
-        spans: not read, in any order.
-        joined: gaps (end of a line, start of a later line) that do not end a paragraph, ascending.
+        spans: (start, end) of the characters that are not read, in any order.
+        joined: gaps (end of a line, start of a later line) over which a sentence goes on,
+            ascending: blank lines, form feeds and heads of pages in them end no paragraph. All
+            characters of a gap but the first are in `spans` too.
         turns: where the turns of speakers begin in a transcript with numbered lines.
         warnings: for the user.
     """
@@ -108,14 +133,14 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line with text: where it and its first word begin, and its words end."""
+    """A line that is not blank."""
 
-    start: int
-    first: int
-    end: int
-    words: str
-    blank: bool  # blank lines are above it
-    page: bool  # a form feed is above it
+    start: int  # of the line
+    first: int  # of its first word, after indentation
+    end: int  # of its last word
+    words: str  # the text from `first` to `end`
+    below_blank: bool  # blank lines are above it
+    new_page: bool  # a form feed is above it
 
 
 def unread_in(text: str, *, log: bool = False) -> Unread:
@@ -138,7 +163,7 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     if log:
         return unread
     lines = list(_lines(text)) if "\n" in text else []  # a row of text is often one line
-    if lines and not (len(lines) >= _LINES and _number_lines(lines, unread)):
+    if lines and not (len(lines) >= _LEAST_LINES and _number_lines(lines, unread)):
         _join_pages(lines, unread)
         _join_clauses(text, unread)
     unread.spans += [mark.span() for mark in _QUOTE_MARKS.finditer(text)]
@@ -181,12 +206,12 @@ def is_data(text: str) -> bool:
 
 
 def _join_clauses(text: str, unread: Unread) -> None:
-    """Join the number of a clause that stands alone to the text below it; a number such as "2.",
-    which chapters have too, only to a title.
+    """Join the number of a clause that stands alone to the text below it: "(b)", and below it "the
+    tenant pays". A number such as "2.", which chapters have too, only to a title.
     """
     for match in _CLAUSE.finditer(text):
         below = match["below"].rstrip()
-        title = not match["bare"] or (len(below) <= _TITLE and not _ENDED.search(below[-9:]))
+        title = not match["bare"] or (len(below) <= _TITLE_CHARS and not _ENDED.search(below[-9:]))
         if "\f" not in match["gap"] and title:
             unread.join(*match.span("gap"))
 
@@ -194,12 +219,17 @@ def _join_clauses(text: str, unread: Unread) -> None:
 def _add_hyphens(text: str, unread: Unread) -> None:
     """Add hyphens, with the white space after them, at which a line of the printed page ended.
 
-    The parts are one word if the text has that word elsewhere. The hyphen is kept if the text has
-    the word with it. Otherwise the parts are one word if one of them is nowhere else and a line
-    ends between them; inside a line, only if neither is.
+    conti- / nued   one word, if the text has "continued" elsewhere more often than "conti-nued";
+                    also at a soft hyphen
+    well- / known   keeps its hyphen, if the text has "well-known" elsewhere
+    glac- / iers    one word, if one of the parts is nowhere else and a line ends between them;
+                    inside a line ("glac- iers"), only if neither part is elsewhere. Not if the head
+                    is one of `_COMPOUNDS`
+    pan- / cake     stays as it is, if the text has "pan" and "cake", but neither form of both
     """
+    # 1. Where lines end at a hyphen: start and end of what may not be read, both parts of the word.
     breaks = [(*match.span(2), match[1], match[3]) for match in _HYPHEN.finditer(text)]
-    for end, start in unread.joined:
+    for end, start in unread.joined:  # also over the end of a page
         above = re.search(r"[^\W\d_]{2,}(?=-\Z)", text[max(0, end - 40) : end])
         below = re.match(r"[^\W\d_]{2,}", text[start : start + 40])
         if above and below:
@@ -211,23 +241,30 @@ def _add_hyphens(text: str, unread: Unread) -> None:
     ]
     if not breaks:
         return
-    parts = Counter(part for _, _, head, tail in breaks for part in (head, tail))
-    wanted = {*parts, *(head + sign + tail for _, _, head, tail in breaks for sign in ("", "-"))}
+    # 2. How often the parts, and both forms of the word, are in the text.
+    at_breaks = Counter(part for _, _, head, tail in breaks for part in (head, tail))
+    wanted = {
+        *at_breaks,
+        *(head + sign + tail for _, _, head, tail in breaks for sign in ("", "-")),
+    }
     counts: Counter[str] = Counter()
     for match in _WORDS.finditer(text):
         word = match[0].casefold()
         counts.update(wanted.intersection((word, *word.split("-"))))
+    # 3. The decision for each.
     for start, end, head, tail in breaks:
-        chained = counts[f"{head}-{tail}"]
-        unknown = (counts[head] <= parts[head]) + (counts[tail] <= parts[tail])
-        rare = unknown >= (1 if "\n" in text[start:end] else 2) and head not in _COMPOUNDS
-        if text[start] == "\u00ad" or counts[head + tail] > chained or (rare and not chained):
+        hyphened = counts[f"{head}-{tail}"]
+        nowhere_else = sum(counts[part] <= at_breaks[part] for part in (head, tail))
+        least = 1 if "\n" in text[start:end] else 2
+        one_word = not hyphened and nowhere_else >= least and head not in _COMPOUNDS
+        if text[start] == _SOFT_HYPHEN or counts[head + tail] > hyphened or one_word:
             unread.spans.append((start, end))
-        elif chained:
+        elif hyphened:
             unread.spans.append((start + 1, end))
 
 
 def _lines(text: str) -> Iterator[_Line]:
+    """Yield the lines that are not blank; a form feed ends a line too."""
     end = 0
     for match in re.finditer(r"[^\n\f]+", text):
         words = match[0].strip()
@@ -248,72 +285,84 @@ def _lines(text: str) -> Iterator[_Line]:
 def _number_lines(lines: list[_Line], unread: Unread) -> bool:
     """Add the numbers of a transcript's lines, and the heads of its pages; False if it is none."""
     # 1. Lines that count on, or from 1 on a new page.
-    numbers: dict[int, int] = {}
-    last = 0
+    number_ends: dict[int, int] = {}  # by line: where its text begins in its words
+    last_number = 0
     for at, line in enumerate(lines):
         number = _NUMBERED.match(line.words)
-        if number and int(number[1]) in (1, last + 1):
-            last = int(number[1])
-            numbers[at] = number.end()
-    rests = {at: lines[at].words[skip:] for at, skip in numbers.items()}
-    written = [at for at, rest in rests.items() if rest]
+        if number and int(number[1]) in (1, last_number + 1):
+            last_number = int(number[1])
+            number_ends[at] = number.end()
+    rests = {at: lines[at].words[skip:] for at, skip in number_ends.items()}  # without numbers
+    written = [at for at, rest in rests.items() if rest]  # lines with more than a number
     # 2. They are a transcript if most lines count, and the text runs on from line to line.
-    pages = sum(_NUMBERED.match(lines[at].words)[1] == "1" for at in numbers)  # type: ignore[index]
+    pages = sum(_NUMBERED.match(lines[at].words)[1] == "1" for at in rests)  # type: ignore[index]
     running = sum(rests[at][0].islower() for at in written)
     turns = sum(_TURN.match(rests[at]) is not None for at in written)
-    long = sum(len(rests[at]) >= _PROSE for at in written) >= len(written) / 2
+    long = sum(len(rests[at]) >= _PROSE_CHARS for at in written) >= len(written) / 2
     if (
-        len(written) < _LINES
-        or len(numbers) < _MOST * len(lines)
-        or (running < _WRAPPED * len(written) and turns < 2)
+        len(written) < _LEAST_LINES
+        or len(rests) < _LEAST_COUNTED * len(lines)
+        or (running < _LEAST_WRAPPED * len(written) and turns < 2)
         or (pages < 2 and not long and turns < 2)
     ):
         return False
     # 3. From each line to the next: the number, and what is between two pages.
     first = written[0]
     unread.turns.append(lines[first].start)
-    unread.spans.append((lines[first].start, lines[first].first + numbers[first]))
+    unread.spans.append((lines[first].start, lines[first].first + number_ends[first]))
     for above, at in pairwise(written):
         line = lines[at]
-        start = line.first + numbers[at]
-        other = [n for n in range(above + 1, at) if n not in numbers]
-        empty = at - above - 1 - len(other)
-        if other and (int(line.words.split()[0]) != 1 or len(other) > _HEADS):
+        start = line.first + number_ends[at]
+        unnumbered = [n for n in range(above + 1, at) if n not in rests]
+        blank_numbered = at - above - 1 - len(unnumbered)
+        first_of_page = int(line.words.split()[0]) == 1
+        if unnumbered and (not first_of_page or len(unnumbered) > _MOST_HEAD_LINES):
+            # "4 home." / "(A recess.)" / "5 Then": the line between is read, it is no head
             unread.spans.append((line.first, start))
-        elif _TURN.match(rests[at]) or (empty and rests[at][0].isupper()):
+        elif _TURN.match(rests[at]) or (blank_numbered and rests[at][0].isupper()):
+            # "4 home." / "5 Q. And then?", or "4 home." / "5" / "6 The next day": a paragraph
             unread.turns.append(line.start)
             unread.spans.append((lines[above].end + 1, start))
         else:
+            # "4 we went to the" / "5 house": the sentence goes on, also over the head of a page
             unread.join(lines[above].end, start)
     return True
 
 
 def _join_pages(lines: list[_Line], unread: Unread) -> None:
     """Add page marks, and join sentences over page marks, page numbers and running heads."""
-    # 1. Lines next to form feeds that several pages have are running heads.
-    near = {
+    # 1. The two lines above and below each form feed: those that several pages have, with numbers
+    # as the only difference, are running heads.
+    near_feeds = {
         near
         for at, line in enumerate(lines)
-        if line.page
+        if line.new_page
         for near in range(max(0, at - 2), min(len(lines), at + 2))
     }
-    heads = Counter(_DIGITS.sub("0", lines[at].words) for at in near)
-    # 2. From each line of text to the next.
+    pages_of = Counter(_DIGITS.sub("0", lines[at].words) for at in near_feeds)
+    # 2. From each line of text, `last`, to the next; marks, page numbers and heads are none.
     last: int | None = None
     for at, line in enumerate(lines):
-        if _PAGE_MARK.fullmatch(line.words[:_LONG]):
+        if _PAGE_MARK.fullmatch(line.words[:_LINE_CHARS]):
             unread.spans.append((line.first, line.end))
             continue
-        number = len(line.words) < _LONG and _PAGE_NUMBER.fullmatch(line.words)
-        alone = number and last is not None and line.blank and len(lines[last].words) >= _LONG
-        alone = alone and at + 1 < len(lines) and lines[at + 1].blank
-        if alone or (at in near and (number or heads[_DIGITS.sub("0", line.words)] >= _REPEATED)):
+        # "12": a page number if it is near a form feed, or alone between blank lines below prose
+        number = len(line.words) < _LINE_CHARS and _PAGE_NUMBER.fullmatch(line.words)
+        below_prose = last is not None and len(lines[last].words) >= _LINE_CHARS
+        alone = line.below_blank and at + 1 < len(lines) and lines[at + 1].below_blank
+        if (number and below_prose and alone) or (
+            at in near_feeds and (number or pages_of[_DIGITS.sub("0", line.words)] >= _LEAST_PAGES)
+        ):
             continue
-        if last is not None and (at > last + 1 or line.page) and at <= last + 1 + _HEADS:
+        # Lines between that were skipped, or a form feed: the sentence may go on over them.
+        skipped = last is not None and at > last + 1
+        if last is not None and (skipped or line.new_page) and at <= last + 1 + _MOST_HEAD_LINES:
             above = lines[last].words
             begins = line.words.lstrip("\"'(\u201c\u2018")[:1]
-            open_end = not _ENDED.search(above[-9:]) and above.count(" ") >= _SPACES
-            numbered = at > last + 1 and not line.page and last + 1 not in near
-            if open_end and (begins.islower() or (not numbered and _OPEN_END.search(above[-9:]))):
+            unended = not _ENDED.search(above[-9:]) and above.count(" ") >= _LEAST_SPACES
+            # "he saw the red" / "house": a small letter. "the Ministry of" / "Finance": only over
+            # a form feed, because a number alone may be a list's.
+            at_feed = line.new_page or not skipped or last + 1 in near_feeds
+            if unended and (begins.islower() or (at_feed and _OPEN_END.search(above[-9:]))):
                 unread.join(lines[last].end, line.first)
         last = at

@@ -19,7 +19,7 @@ from runnel.text.documents.document import DocumentText, Limits, reader_of
 from runnel.text.documents.parts import Archive
 from runnel.text.documents.pdf_picture import PagePart, draw_page
 
-_GRACE_S = 5
+_GRACE_S = 5  # after the time at which the caller would have ended this process
 
 
 class _Task(TypedDict):

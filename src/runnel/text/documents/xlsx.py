@@ -16,19 +16,24 @@ if TYPE_CHECKING:
     from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
+# a cell with a formula and no result: <c r="A1"><f>SUM(B:B)</f></c>
 _NO_RESULT = re.compile(
     rb"<c\b([^<>]*)>\s*<f\b[^<>]*(?:/>|>[^<>]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
+# <mergeCell ref="A1:B2"/>
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell\b[^<>]*?\bref=["']([^"'<>]+)""")
+# <pane ySplit="1" state="frozen"/>: rows at the top that do not scroll
 _FROZEN = re.compile(
     rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["']([1-5])["']"""
 )  # more rows are no names of columns
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold
-_QUOTED = re.compile(r'\\(.)|"([^"]*)"')
+# ---- formats of numbers, such as  #,##0.00 "CHF"
+_QUOTED = re.compile(r'\\(.)|"([^"]*)"')  # "CHF" or \C: shown as it is
 _CURRENCY = re.compile(r"\[\$([^\]-]*)(?:-[^\]]*)?\]")  # [$EUR-407]
-_SPACING = re.compile(r"[_*].|\[[A-Za-z]+\d*\]")  # also colors
-_PLACES = re.compile(r"[0#?](?:.*[0#?])?")
-_LITERAL = re.compile(r'\\(.)|"([^"]*)"|([$\u20ac\u00a3\u00a5 -])')
+_SPACING = re.compile(r"[_*].|\[[A-Za-z]+\d*\]")  # _) as wide as a bracket; [Red]
+_PLACES = re.compile(r"[0#?](?:.*[0#?])?")  # #,##0.00: from the first place of a digit to the last
+_LITERAL = re.compile(r'\\(.)|"([^"]*)"|([$\u20ac\u00a3\u00a5 -])')  # what is shown beside them
+# 00000, 000-00-0000: zeros, and signs that are shown as they are
 _ZEROS = re.compile(r"[^#?.,%*@\[\]]*?0[^#?.,%*@\[\]]*0[^#?.,%*@\[\]]*")
 _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError)  # raised by openpyxl
 _TEXT = b't="str"'  # a formula whose result is an empty text
@@ -75,6 +80,7 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
     """Add the tables of a sheet: a merged cell has its value in all its rows and columns, an empty
     cell keeps its column.
     """
+    # Rows and columns are numbered from 1.
     merged, names, frozen = _marks(archive, sheet._worksheet_path.lstrip("/"))
     covered: dict[int, int] = {}  # by column, the last row that a merged cell covers
     flow = Flow()

@@ -1,1 +1,1 @@
-"""Question answering over long documents: the sets of paper E and a user's own."""
+"""Question answering over long documents: the sets of paper E (docs/papers.md) and a user's own."""

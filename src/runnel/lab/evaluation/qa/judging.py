@@ -68,9 +68,10 @@ PROMPTS = {
     "choice": _JUDGMENT.replace("{rules}", _CHOICE),
 }
 
-_ANSWER_MARK = re.compile(r"[*_#]*\bANSWER[*_]*\s*:+[*_]*")
+_ANSWER_MARK = re.compile(r"[*_#]*\bANSWER[*_]*\s*:+[*_]*")  # "ANSWER:", "**ANSWER:**"
 _BOLD = re.compile(r"\*\*(.+?)\*\*")
 _DECISION_MARK = re.compile(r"\bDECISION[*_]*\s*:+", re.IGNORECASE)
+# "YES", "**No**"; but not "YES or NO"
 _VERDICT = re.compile(r"[\s*_\"'“‘(\[]*(YES|NO)\b(?!\s*(?:/|or\b|and\b))", re.IGNORECASE)
 JUDGE_TOKENS = 1000  # the most tokens of a judge's reply
 

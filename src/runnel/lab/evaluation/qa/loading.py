@@ -144,10 +144,12 @@ _MASKED = (
 )
 # These sets have documents twice. Paper E counts 130 and 161 questions, without repetitions.
 _TWICE = ("legal_contract_qa", "scientific_qa")
-_CHOICE = re.compile(r"^[ \t]*\(?([A-Z])[.):]", re.MULTILINE)
-_LETTERS = re.compile(r"\s*\(?([A-Z]+)(?:[.):\s]|\Z)")
+_CHOICE = re.compile(
+    r"^[ \t]*\(?([A-Z])[.):]", re.MULTILINE
+)  # the beginning of "A. Paris", "(A) Paris"
+_LETTERS = re.compile(r"\s*\(?([A-Z]+)(?:[.):\s]|\Z)")  # right choices: "B", "BD", "(B) Paris"
 _PARTS = re.compile(r"^(Document|Question):[ \t]*\n", re.MULTILINE)
-_ASKED = re.compile(r"\s*([^?\n]{1,300}\?)\s*(.*)", re.DOTALL)
+_ASKED = re.compile(r"\s*([^?\n]{1,300}\?)\s*(.*)", re.DOTALL)  # a question, then the script
 
 
 def _infinitebench(
@@ -209,6 +211,7 @@ def _choices(question: str) -> dict[str, str]:
     to the next one.
     """
     marks = list(_CHOICE.finditer(question))
+    # the last "A." and what follows it: the question itself may have a list
     first = "".join(mark[1] for mark in marks).rfind("A")
     marks = marks[first:] if first >= 0 else []
     if len(marks) < 2 or "".join(mark[1] for mark in marks) != ascii_uppercase[: len(marks)]:
