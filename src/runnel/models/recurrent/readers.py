@@ -1,9 +1,9 @@
 """How a recurrent model reads texts for an embedder: `StateReader` reads whole documents, and
 `StateStream` a text that is still being written and arrives in pieces.
 
-Every token is read once. The engine reads a long document in two runs, up to its last passage and
-from there to its end. The state between the runs is saved: if text is appended to the document
-later, only the last passage may change, and reading resumes before it.
+Every token of a document is read once. The engine reads a long document in two runs, up to its last
+passage and from there to its end. The state between the runs is saved: if text is appended to the
+document later, only the last passage may change, and reading resumes before it.
 
 A pooled hidden vector is a mean of hidden vectors, each weighted by the model's weight of its token
 id (pooling "mean"), or the hidden vector of the last token (any other pooling). The embedder's head
@@ -62,7 +62,7 @@ class StateStream(Stream):
         template = self._model.templates["document"]
         self._rest = template.starting_at("document")  # the document's place, and the end marker
         self._advance(template.before("document").render(self._model.tokenizer).ids)
-        self._add(lead)
+        self._add(lead)  # the prompt, and a space before it if the template has one
 
     @property
     def tokens(self) -> int:  # type: ignore[override]

@@ -5,6 +5,10 @@ before the tokens, and then `convolve`. At the end of the sequence, `keep_inputs
 conv state.
 
 w  conv width (taps)
+
+    out[t] = silu(bias + sum over k < w of weight[k] * input[t - (w-1) + k])        for each channel
+
+`back` is w - 1, `width` the number of channels and `padded` this number in whole vectors.
 """
 
 import numpy as np
