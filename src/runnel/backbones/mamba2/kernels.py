@@ -116,7 +116,7 @@ class Weights(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory that the two kernels share; rows are those of `ops.chunks.ChunkPlan.row`."""
+    """Memory that the two kernels share; a chunk has the rows of `ops.chunks.ChunkPlan.row`."""
 
     # (rows / numbers per word * G * Np,): B by pairs of rows; with `tiles` B^T by rows
     b_words: Floats
@@ -295,7 +295,7 @@ def _time_steps(
     sums: Pointer,
 ) -> None:
     """Set dt = clamp(softplus(source + bias)), and `sums` to the running sum of dt A, for all heads
-    of one chunk; those of a head are `rows` after those of the head before.
+    of one chunk; the numbers of a head begin `rows` after the numbers of the head before.
     """
     for h in range(heads):
         running = ZERO

@@ -101,8 +101,8 @@ def history(
     Args:
         source: a token's row of `width` channels; rows are `stride` apart.
         padded: the distance between rows of `out`.
-        before: how many tokens of the sequence come before it. Inputs from before the sequence are
-            those of its conv state `old` (width, back), or zeros unless `known`.
+        before: how many tokens of the sequence come before it. Inputs from before the sequence come
+            from its conv state `old` (width, back), or are zeros unless `known`.
     """
     for k in range(back):
         if before + k >= back:
