@@ -63,7 +63,7 @@ class Backbone(Blocks, nn.Module, ABC):
 
     architecture: ClassVar[str]
     config_class: ClassVar[type[BackboneConfig]]
-    # Ends of the names of the weights that take the low dtype: those of matrix products and
+    # Ends of the names of the weights that take the low dtype: the weights of matrix products and
     # look-ups. The other weights (of norms, convolutions, exponentials, recurrences) are small and
     # stay fp32.
     matrices: ClassVar[tuple[str, ...]]

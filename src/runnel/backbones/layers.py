@@ -69,8 +69,8 @@ def as_weight(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def scan_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
-    """Return the dtype in which a recurrence reads the output of `layer`: that of x, but on a GPU
-    bf16 if the layer computes in bf16.
+    """Return the dtype in which a recurrence reads the output of `layer`: the dtype of x, but on a
+    GPU bf16 if the layer computes in bf16.
 
     The chunked GPU kernels multiply in bf16 and would round fp32, the dtype of the residual stream,
     to 11 bits.

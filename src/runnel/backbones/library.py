@@ -4,7 +4,8 @@ and score.
 T  tokens of the packed batch      D  width of the output
 
 Every token of a sequence gets the one output that the library has for the sequence: the vector of a
-text, or the logits of a pair. There is no state, and a text is read whole or not at all.
+text, or the logits of a pair. There is no state, and a text is read whole or not at all. So the
+engine and the heads read these models as they read backbones of runnel.
 
 Below, "sentence-transformers" is the library that `open_library` loads a model with. It runs on the
 library "transformers", which has the layers of the model.
@@ -68,7 +69,7 @@ class Library(Backbone):
         # the name of the model's class in transformers, such as BertModel
         self.title = type(self._inner).__name__  # type: ignore[misc]
         self.max_tokens = model.max_seq_length
-        self._types = (
+        self._types = (  # whether the model has an embedding for each of the two texts of a pair
             "token_type_ids" in model.tokenizer.model_input_names
             and getattr(facts, "type_vocab_size", 0) > 1
         )
@@ -105,13 +106,16 @@ class Library(Backbone):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projections, feed-forward and an eighth of padding, fp32; attention over long
-        texts may take more.
+        """Residual stream, norms and projections, six rows in all, and three rows of the widest
+        layer, fp32; and an eighth more, the most that `sub_batches` pads. Attention over long texts
+        may take more.
         """
         widest = max(layer.out_features for layer in self.linear_layers())
+        # 4 bytes of fp32, times 9/8
         return 9 * 4 * (6 * self._facts.hidden_size + 3 * widest) // 8
 
-    # Its `forward` and `step` read ids and call neither of the two.
+    # `Backbone` calls these two only in its own `forward` and `step`, which are overridden below.
+    # They are abstract there, so they need a value.
     embed = _forward = None  # type: ignore[assignment]
 
     def forward(
@@ -173,7 +177,7 @@ class Library(Backbone):
                 features["token_type_ids"] = before.clamp(max=1)
             found = self.model(features)["scores" if self.scores else "sentence_embedding"]
             for row, i in zip(found, batch, strict=True):
-                outputs[i] = row.expand(lengths[i], -1)
+                outputs[i] = row.expand(lengths[i], -1)  # the same for each token
         hidden = torch.cat(outputs) if outputs else torch.zeros(0, self.hidden_size)
         return hidden.to(ids.device, stream_dtype(next(self.parameters())))
 

@@ -39,13 +39,16 @@ _draw_mark = partial(secrets.token_hex, 4)
 _QUOTATION = re.compile(r"“([^“”]+)”|\"([^\"\n]+)\"")
 _QUOTED_WORDS = 4  # shorter quotations are names and terms
 
-# At most 16 numbers of at most six digits: a longer citation is text, and what may become one is
-# short.
+# The parts of a text: citations such as [2] or [2, 5], whitespace, and words. A citation has at
+# most 16 numbers of at most six digits: a longer one is text. A word of Chinese or Japanese ends
+# with the mark that ends its sentence.
 _PARTS = re.compile(
     r"\[(?P<numbers>\d{1,6}(?:\s{0,2}[,;]\s{0,2}\d{1,6}){0,15})\]"
     r"|(?P<space>\s+)"
     r"|[^\s\[。！？]*[。！？]|[^\s\[。！？]+|\["
 )
+# What may still become a citation: 171 characters are 16 numbers of 6 digits, with 15 times a comma
+# and four spaces between them.
 _UNFINISHED = re.compile(r"\[[\d\s,;]{0,171}\Z")
 _HEADING = re.compile(r"#{1,6}\s")
 _REASONING = "<think>"
@@ -154,8 +157,8 @@ def choose(
 
 
 def fit(ranked: Sequence[T], size: Callable[[Sequence[T]], int], max_tokens: int) -> list[T]:
-    """Return those of the `ranked` excerpts that have at most `max_tokens` tokens together; one
-    that does not fit is left out.
+    """Return the best of the `ranked` excerpts that have at most `max_tokens` tokens together; an
+    excerpt that does not fit is left out.
 
     Raises:
         InputError: not even the first one fits.
@@ -263,7 +266,8 @@ class CheckedText:
     """The text of an answer as it arrives, with its citations checked and sentences without one
     marked (docs/answers.md).
 
-    It is without reasoning, and "" instead of `NO_ANSWER`; its lists become those of `CitedAnswer`.
+    It is without reasoning, and "" instead of `NO_ANSWER`; its lists become the lists of
+    `CitedAnswer`.
     A sentence ends where `split_sentences` ends it and at every line break, but not inside a
     quotation. Time is linear in the length of the text, and the parts in which it arrives make no
     difference.
@@ -281,6 +285,8 @@ class CheckedText:
         self._cut = ""  # whitespace before removed citations, restored if the next citation is kept
         self._sentence: list[str] = []  # without citations
         self._recent = ""  # the end of the sentence
+        # whether the text has begun, after reasoning; whether the sentence has a citation; whether
+        # it is inside a block of code
         self._begun = self._supported = self._code = False
 
     @property
@@ -288,6 +294,7 @@ class CheckedText:
         return "".join(self._parts)
 
     def feed(self, part: str) -> None:
+        """Take the next part of the reply, and pass on all of it but an unfinished citation."""
         self._held += part
         if self._begun or self._begins():
             unfinished = _UNFINISHED.search(self._held)
@@ -316,6 +323,9 @@ class CheckedText:
         return self._begun
 
     def _pass_on(self, stop: int, *, last: bool = False) -> None:
+        """Check the first `stop` characters that are held, and show them. `last`: they are the end
+        of the text.
+        """
         shown = len(self._parts)
         for part in _PARTS.finditer(self._held, 0, stop):
             if part["numbers"]:
@@ -334,6 +344,7 @@ class CheckedText:
             self._show("".join(self._parts[shown:]))
 
     def _write(self, word: str) -> None:
+        """Add a word to the text and to its sentence."""
         if self._ends_before(word[0]):
             self._end_sentence()
         self._parts += [self._space, word]
@@ -342,6 +353,9 @@ class CheckedText:
         self._space = self._cut = ""
 
     def _cite(self, numbers: list[int]) -> None:
+        """Add the numbers of excerpts that exist as citations, and remove the others with the
+        spaces before them.
+        """
         if self._supported and self._ends_before("["):
             self._end_sentence()
         for number in numbers:

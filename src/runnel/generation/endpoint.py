@@ -1,5 +1,5 @@
-"""Language models that are asked: behind an endpoint with OpenAI's chat interface, or on this
-machine.
+"""Language models that are asked: behind an endpoint with OpenAI's chat interface (`Endpoint`), or
+on this machine (`LocalModel`). Both answer messages with a `Reply`.
 """
 
 from __future__ import annotations
@@ -340,6 +340,9 @@ def _bounded(
     limits: tuple[int, float],
     chunk_size: int | None = None,
 ) -> Iterator[bytes]:
+    """Yield what `read` yields, and raise if it is more bytes, or takes more seconds, than the
+    limits.
+    """
     most, seconds = limits
     end = time.monotonic() + seconds
     size = 0

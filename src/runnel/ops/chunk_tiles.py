@@ -8,12 +8,17 @@ With q_i, k_i and v_i the rows of a chunk (at most CHUNK), and S (N, P) the stat
     y_i = grown_i q_i S + sum over j <= i of mixed_ij v_j
     S  <- decay S + sum over j of k_j^T carried_j v_j
 
+In Mamba-2 (`backbones/mamba2/kernels.py`), q is C, k is B, v is x, and with c the running sum of dt
+A: grown_i = exp(c_i), decay = exp(c_Q) of the last token Q, carried_j = exp(c_Q - c_j) dt_j and
+mixed_ij = exp(c_i - c_j) dt_j (q_i . k_j).
+
 `multiply_keys` makes all products q_i . k_j of a chunk; Mamba-2's kernels make `mixed` of them;
 `scan_panel` computes y and the next S for TILE_COLUMNS columns of v at a time. `load_state` and
 `store_state` convert a state between the pool's layout (P, N) and panels.
 
-Arrays are pointers here (see `simd`). `kind` is any pointer whose type chooses the factors of the
-products: bf16, in words of two, or fp32. States and sums are fp32.
+Arrays are pointers here (see `simd`, also for words and tiles). `kind` is any pointer whose type
+chooses the factors of the products: bf16, in words of two, or fp32. States and sums are fp32. A
+panel is TILE_COLUMNS columns of a matrix, row after row.
 """
 
 import numpy as np
@@ -100,10 +105,12 @@ def multiply_keys(
     panel: Pointer,
     out: Pointer,
 ) -> None:
-    """Set out = Q K^T of one chunk, at least where j <= i, in panels (height, TILE_COLUMNS).
+    """Set out = Q K^T of one chunk, at least where j <= i, in panels (height, TILE_COLUMNS), each
+    with the products of TILE_COLUMNS rows of K.
 
     Args:
         q_words, k_words: `rows` rows of `padded` numbers.
+        height: the rows of a panel, at least `rows`.
         panel: scratch for the transpose of TILE_COLUMNS rows of K.
     """
     depth = padded // numbers_per_word(kind)
@@ -126,8 +133,8 @@ def multiply_keys(
             panel,
             rows - j,
             depth,
-            True,
-            False,
+            fresh=True,
+            triangle=False,
         )
 
 
@@ -179,9 +186,9 @@ def scan_panel(
     """
     step = numbers_per_word(kind)
     ones = memory
-    words = shift(memory, CHUNK + padded)
+    words = shift(memory, CHUNK + padded)  # v, or carried v, as words
     state_words = shift(words, CHUNK * TILE_COLUMNS)
-    used = ceil_div(rows, step)
+    used = ceil_div(rows, step)  # rows of words with a token; zeros follow up to `depth`
     depth = round_up(rows, BLOCK) // step
     pack_words(kind, v, stride, rows, ones, words, TILE_COLUMNS)
     fill(shift(words, used * TILE_COLUMNS), (depth - used) * TILE_COLUMNS, _ZERO)
@@ -197,12 +204,24 @@ def scan_panel(
             state_words,
             rows,
             padded // step,
-            True,
-            False,
+            fresh=True,
+            triangle=False,
         )
         _scale(y, rows, grown, 1)
         _scale(S, padded, shift(grown, rows - 1), 0)
-    _multiply(kind, tiles, y, mixed, CHUNK // step, 1, words, rows, depth, not has_state, True)
+    _multiply(
+        kind,
+        tiles,
+        y,
+        mixed,
+        CHUNK // step,
+        1,
+        words,
+        rows,
+        depth,
+        fresh=not has_state,
+        triangle=True,
+    )
     if advances:
         pack_words(kind, v, stride, rows, carried, words, TILE_COLUMNS)
         _multiply(
@@ -215,8 +234,8 @@ def scan_panel(
             words,
             padded,
             depth if tiles else used,
-            not has_state,
-            False,
+            fresh=not has_state,
+            triangle=False,
         )
 
 

@@ -76,6 +76,8 @@ class Shares(NamedTuple):
         """Divide the work equally among `threads`: first by heads, which is always even, then by
         sequences, longest first.
         """
+        # the heads of a sequence in as many equal ranges as possible, and then the sequences in
+        # parts, so that there is a share of each range and part for each thread
         splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
         parts = max(1, min(len(lengths), (threads + splits - 1) // splits))
         members: list[list[int]] = [[] for _ in range(parts)]

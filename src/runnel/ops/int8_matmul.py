@@ -376,8 +376,10 @@ def _block(
     """
     for g in range(groups):
         own = shift(words, g * depth * TILE_COLUMNS)
-        inputs = shift(x, 4 * g * depth)
-        multiply_bytes(sums, TILE_COLUMNS, inputs, row // 4, own, TILE_COLUMNS, depth, True)
+        inputs = shift(x, _BYTES_PER_WORD * g * depth)
+        multiply_bytes(
+            sums, TILE_COLUMNS, inputs, row // _BYTES_PER_WORD, own, TILE_COLUMNS, depth, True
+        )
         for r in range(rows):
             scale = splat(scales[r * groups + g])
             for c in range(0, TILE_COLUMNS, LANES):
@@ -466,7 +468,9 @@ def _multiply(
         if tiles:
             if rest:
                 own = as_kind(tile, shift(address(x), (tokens - rest) * stride))
-                copy_words(own, rest * stride // 4, last, BLOCK * stride // 4)
+                copy_words(
+                    own, rest * stride // _BYTES_PER_WORD, last, BLOCK * stride // _BYTES_PER_WORD
+                )
             configure_tiles()
         task = next_task(address(scratch.tasks))
         while task < tasks:
@@ -506,6 +510,7 @@ def multiply(
         memory: the step's, for the scratch of the workers.
     """
     tokens, stride = x.shape
+    # whether the bytes of each group fill rows of tiles, and begin on a cache line
     whole = stride // scales.shape[1] % LINE == 0 and x.ctypes.data % LINE == 0
     rows = rows_per_task(stride, tokens, len(w.words), count_workers())
     scratch = memory.scratch(

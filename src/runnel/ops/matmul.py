@@ -280,6 +280,7 @@ def _panel(
         length = min(_SECTION, depth - k)
         for t in range(first, stop, BLOCK):
             rows = min(BLOCK, stop - t)
+            # with several sections of K, the sums of all blocks wait for the next section
             own = shift(sums, 0 if depth <= _SECTION else (t - first) * TILE_COLUMNS)
             left = shift(address(x), t * apart) if rows == BLOCK else last
             row = apart // step if rows == BLOCK else depth
@@ -344,7 +345,7 @@ def multiply(x: NDArray[Any], w: FloatWeights, out: Array, memory: StepMemory) -
     """
     depth = w.words.shape[1]
     bits = x.dtype == np.uint16
-    inputs = 2 * depth
+    inputs = 2 * depth  # Kp, in bf16
     if bits and (x.shape[1] != inputs or x.strides[0] % LINE or x.ctypes.data % LINE):
         padded = aligned_zeros(len(x), inputs, dtype=np.uint16)
         padded[:, : x.shape[1]] = x

@@ -17,8 +17,8 @@ States = tuple[Tensor, ...]
 
 
 def boundaries(tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, *shape: int) -> Tensor:
-    """Return the cumulative lengths (S+1,) int64 on the CPU; without `cu_seqlens` those of one
-    sequence. Check them, and that `state` is (S, *shape).
+    """Return the cumulative lengths (S+1,) int64 on the CPU; without `cu_seqlens` the tokens are
+    one sequence. Check them, and that `state` is (S, *shape).
     """
     cu = (
         torch.tensor([0, tokens])
@@ -68,6 +68,10 @@ class Grid:
     """Turns packed tensors (T, ...) into chunks (N, Q, ...) and back. Each sequence starts a new
     chunk, and holes fill its last one. `cu` is int64 on the CPU.
 
+    Two sequences of 3 and 5 tokens, in chunks of 4 tokens; `_slot` has the place of each token:
+
+        a0 a1 a2 -    b0 b1 b2 b3    b4 - - -         first = [0, 1, 3], N = 3
+
     Q is `chunk`, a power of two; or, to avoid padding short texts, a smaller power of two that
     holds the longest sequence.
     """
@@ -75,7 +79,8 @@ class Grid:
     def __init__(self, cu: Tensor, chunk: int, dtype: torch.dtype, device: torch.device) -> None:
         longest = int(cu.diff().max()) if cu.numel() > 1 else 0
         self.chunk = min(chunk, power_of_two(longest))
-        self.first = torch.from_numpy(Chunks.of(cu.numpy(), self.chunk).first)  # (S+1,)
+        # (S+1,) the first chunk of each sequence, and the number of chunks
+        self.first = torch.from_numpy(Chunks.of(cu.numpy(), self.chunk).first)
         self.count = int(self.first[-1])  # N
         sequence = sequence_of_token(cu)
         begin = self.first[sequence] * self.chunk - cu[sequence]
@@ -102,15 +107,15 @@ class Grid:
         return the states before each chunk (N, ...) and after each sequence (S, ...).
 
         All sequences advance together, one chunk per turn; the longest sequences are first, so that
-        those that still have a chunk are always the first few. `advance` maps the indices of some
-        chunks and the states before them to the states after them.
+        the sequences that still have a chunk are always the first few. `advance` maps the indices
+        of some chunks and the states before these chunks to the states after them.
         """
-        counts = self.first.diff()
+        counts = self.first.diff()  # chunks of each sequence
         order = counts.argsort(descending=True, stable=True)
-        carried = tuple(part[order] for part in start)
-        entering = []
+        carried = tuple(part[order] for part in start)  # of the sequences that still have a chunk
+        entering = []  # by turn: the states before the chunks of this turn, and their indices
         chunks = []
-        ended = []
+        ended = []  # by turn: the states of the sequences that had no chunk left
         for turn in range(int(counts.max()) if counts.numel() else 0):
             active = int((counts > turn).sum())
             ended.append(tuple(part[active:] for part in carried))

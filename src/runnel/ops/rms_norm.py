@@ -1,6 +1,9 @@
 """Add the residual and apply RMSNorm in one pass over the residual stream (CPU inference).
 
 T  tokens      D  width      K  partial sums of squares per token      Dp  D padded to whole words
+
+    residual += scale * added
+    out = residual / sqrt(mean of residual^2 + eps) * weight        for each token
 """
 
 from typing import Any

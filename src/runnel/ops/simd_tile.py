@@ -1,7 +1,12 @@
 """Matrix products inside numba kernels, in fp32 or in pairs of bf16 numbers, and their layouts.
 
 See `simd` for pointers and words. `kind` is any pointer whose type selects the numbers: float32, or
-uint16 for bf16.
+uint16 for bf16. A panel is TILE_COLUMNS neighboring columns of a right factor, row after row.
+
+    layouts    `transpose` blocks of words, `pack_words`: rows as words of a right factor
+    products   `strided_product`, one tile of sums; `multiply_panel` and `multiply`, which divide a
+               product into tiles
+    rows       `load_up_to`, `store_up_to`, `copy_row`, `read_rows`, `fill`; `place_in_pool`
 """
 
 import numpy as np
@@ -254,8 +259,11 @@ def multiply_panel(
     sums: Pointer,
     sums_row: int,
 ) -> None:
-    """Run `strided_product` on a panel of weights for `rows` rows, rounded up to TILE_ROWS. The
-    words of a row of `left` are neighbors; rows of `right` follow each other.
+    """Set sums = factor * sums + left @ right for a panel `right` and `rows` rows, rounded up to
+    TILE_ROWS.
+
+    The `depth` words of a row of `left` are neighbors, and its rows are left_row words apart; rows
+    of `right` follow each other. Rows of `sums` are sums_row numbers apart.
     """
     for r in range(0, rows, TILE_ROWS):
         tile = shift(sums, r * sums_row)

@@ -19,8 +19,8 @@ from runnel.ops.chunks import Chunks
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Make the GPU of `x` current, because Triton launches on the current GPU, not on that of its
-    arguments.
+    """Make the GPU of `x` current, because Triton launches on the current GPU, not on the GPU of
+    its arguments.
     """
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
@@ -103,8 +103,8 @@ class _TorchBackward(torch.autograd.Function):
 
 
 def without_empty(cu: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Remove empty sequences, which flash-linear-attention does not support, from cu (S+1,) on the
-    CPU and a state (S, ...).
+    """Remove empty sequences, which flash-linear-attention does not support, from cumulative
+    lengths cu (S+1,) on the CPU and a state (S, ...).
 
     Return the indices of the sequences that remain, on the CPU, their cumulative lengths, and their
     states.

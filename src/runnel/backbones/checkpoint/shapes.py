@@ -8,14 +8,14 @@ from runnel.errors import CheckpointError
 
 
 class StoredShape(NamedTuple):
-    """The shape of a tensor in a file."""
+    """The shape of a tensor in a file, where nothing else of the tensor is needed."""
 
     shape: tuple[int, ...]
     file: str
 
 
 class Shaped(Protocol):
-    """A tensor in a file."""
+    """What the check needs of a tensor in a file: `StoredShape` and `Stored` have it."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

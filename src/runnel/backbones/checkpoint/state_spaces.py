@@ -28,7 +28,9 @@ TRANSFORMERS, ORIGINAL, MISTRAL, BARE = (
 COMMON = frozenset({"d_conv", "d_state", "expand", "bias", "conv_bias"})
 MIXER = "layers.0.mixer."
 _HEAD = "binary_head."
-_NAMES = {  # what a layout calls the sizes
+# What a layout calls the sizes, in the order of `sizes` in `read_sizes`: hidden size, layers, conv
+# width, expansion, biases of the projections, bias of the convolution.
+_NAMES = {
     TRANSFORMERS: (
         "hidden_size",
         "num_hidden_layers",
@@ -64,7 +66,7 @@ _SSM_IGNORED |= {
 
 
 def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
-    """Return the layout of a Mamba-1 or Mamba-2 in words; `title` is that of the model whose
+    """Return the layout of a Mamba-1 or Mamba-2 in words; `title` is the title of the model whose
     tensors these are.
 
     Source: MambaConfig, Mamba and Mamba2 of state-spaces/mamba e9594ce; MambaConfig and

@@ -32,7 +32,7 @@ from runnel.backbones.config import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-# Bytes: the pages of a smaller tensor stay in memory. Dropping them would drop those of its
+# Bytes: the pages of a smaller tensor stay in memory. Dropping them would drop pages of its
 # neighbors too.
 _SMALL = 1 << 16
 # Bytes before and after a tensor that the system may have brought into memory together with it:

@@ -1,15 +1,16 @@
 """GELU, x Phi(x) with Phi the normal distribution, for arrays; the kernels use the same numbers.
 
-Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 up to |x| = END, and within 2e-8 of a
-half beyond; fitted by reweighted least squares in fp64. In fp32 GELU has an error of at most 2e-7
-max(1, |x|).
+Phi(x) is 1/2 + erf(x / sqrt 2) / 2. Up to |x| = END the second term is computed as x P(x^2) /
+Q(x^2), with an error of at most 7.7e-9; beyond END it is taken as 1/2 or -1/2, from which it
+differs by less than 2e-8. P and Q were fitted by reweighted least squares in fp64. With the
+rounding of fp32, the error of GELU is at most 2e-7 where |x| <= 1, and at most 2e-7 |x| elsewhere.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 END = 5.5
-# Highest powers first.
+# Coefficients, highest powers first.
 P = (
     2.282993395499275e-08,
     6.3268574862180675e-06,
@@ -32,10 +33,11 @@ def gelu(x: NDArray[np.floating]) -> NDArray[np.floating]:
     """Return GELU of each number, in the dtype of x; exactly 0 or x beyond `END`."""
     inside = np.clip(x, -END, END)
     square = inside * inside
-    above = np.zeros_like(square)
-    below = np.zeros_like(square)
+    above = np.zeros_like(square)  # P, by Horner's rule
+    below = np.zeros_like(square)  # Q
     for p, q in zip(P, Q, strict=True):
         above = above * square + x.dtype.type(p)
         below = below * square + x.dtype.type(q)
     half = inside * above / below
+    # beyond END Phi is 1 or 0, which is what `x > 0` becomes
     return x * np.where(abs(x) < END, half + x.dtype.type(0.5), x > 0)

@@ -1,7 +1,7 @@
 """Mamba-1 inference on the CPU: matrix products, and everything between them in the fused kernels
-of `kernels.py`.
+of `kernels.py`, which has the equations.
 
-Di inner_size      w  conv_width      R  dt_rank
+T  tokens      Di inner_size      w  conv_width      R  dt_rank
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class _Block(NamedTuple):
     norm: Floats
     in_proj: Product
     x_proj: Product
-    dt_proj: Tensor  # (R, Di)
+    dt_proj: Tensor  # (R, Di), a view of the model's
     out_proj: Product
     conv: Floats  # (w+1, Di): taps, then the bias
     scan: ScanWeights
@@ -118,8 +118,11 @@ class Mamba1Cpu(CpuStep):
             out_proj=self._product(mixer.out_proj, self._groups),
             conv=np.concatenate([taps, float_array(mixer.conv1d.bias, taps.shape[1])[None]]),
             scan=ScanWeights(
-                float_array(mixer.dt_proj.bias),
-                np.ascontiguousarray(rates.reshape(-1, LANES, rates.shape[1]).transpose(0, 2, 1)),
-                float_array(mixer.D),
+                dt_bias=float_array(mixer.dt_proj.bias),
+                # (Di, N) -> (tiles, N, LANES)
+                rates=np.ascontiguousarray(
+                    rates.reshape(-1, LANES, rates.shape[1]).transpose(0, 2, 1)
+                ),
+                skip=float_array(mixer.D),
             ),
         )

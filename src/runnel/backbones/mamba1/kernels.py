@@ -5,9 +5,16 @@
     N  state size      w  conv width      G  = Di / 16 tiles      W  columns of the input projection
 
 In order, per block: `conv_silu` reads the x columns of the projection; after the products that make
-dt, B and C, `gated_scan` runs the recurrence and reads the z columns. Call both inside
-`numba_math.parallel()`. Arrays of uint16 hold bf16 bit patterns, which is also what the matrix
-products take and give.
+dt, B and C, `gated_scan` runs the recurrence and reads the z columns. For each channel, with its
+states h (N,), A (N,) and D, and B and C (N,) of the token:
+
+    x  = silu(sum over the last w inputs of tap * input, + bias)
+    dt = softplus(dt + dt_bias)
+    h  = exp(dt A) h + dt x B
+    y  = (C . h + D x) silu(z)
+
+Call both inside `numba_math.parallel()`. Arrays of uint16 hold bf16 bit patterns, which is also
+what the matrix products take and give.
 
     projection (T, W)       | x: Di columns | z: Di columns |
     conv pool (R, L, Di, w-1), and state pool (R, L, Di, N):
@@ -17,8 +24,9 @@ products take and give.
         | channel 0 | channel 1 | ..         w-1 inputs or N states each, next to each other
 
 A tile is sixteen channels, one vector: its N x 16 states stay in cache over many tokens. Its states
-and its rates A log2(e) have shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B,
-then C.
+and its rates A log2(e), for which exp2 gives exp(dt A), have shape (N, 16). Rows of `coefficients`
+(T, 2N) contain one token's B, then C. A work item is some neighboring tiles (`group`) of one
+sequence: item i has sequence i % S.
 """
 
 from typing import NamedTuple
@@ -98,12 +106,12 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
 def advance(
     states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector
 ) -> Vector:
-    """Move the states of one tile over one token; return y + C h.
+    """Move the states of one tile over one token; return y + C . h.
 
     Args:
         states, rates: (N, 16), the states are updated.
         coefficients: the token's B and C (2N,).
-        d, u: the token's dt and dt x.
+        d, u: the token's dt and dt x, of the sixteen channels.
         y: the token's output so far, D x.
     """
     for n in range(N):
@@ -292,9 +300,9 @@ def _scan_item(
     wide = inputs.projection.shape[1]
     x = address(inputs.x)
     dt = address(inputs.dt)
-    gate = shift(address(inputs.projection), width)
+    gate = shift(address(inputs.projection), width)  # the z columns
     y = address(out)
-    while t < end:
+    while t < end:  # four tokens at a time, then one
         four = t + 4 <= end
         row = shift(address(inputs.coefficients), t * 2 * N)
         for g in range(first, last):

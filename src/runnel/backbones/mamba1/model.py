@@ -150,8 +150,8 @@ class Mamba1(BlockBackbone[MixerLayer[Mamba1Mixer]]):
 
     @property
     def flops_per_token(self) -> int:
-        """For each state: dt A, its exponential, dt B x, the update, and the product with C, about
-        9 in all.
+        """Linear layers, the convolution, and for each number of the state about 9 operations: dt
+        A, its exponential, dt B x, the update, and the product with C.
         """
         c = self.config
         linear = 2 * c.inner_size * (3 * c.hidden_size + 2 * c.dt_rank + 2 * c.state_size)

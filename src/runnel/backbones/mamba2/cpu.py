@@ -4,6 +4,9 @@ of `kernels.py`.
 The gated norm before out_proj divides by a root mean square of all heads. With one group, the
 division waits until after out_proj, which is linear: the next norm of the residual stream makes it
 (`deferred`, the sums of squares), and no pass over the heads' outputs is needed.
+
+`CpuStep` (`cpu_step.py`) calls `_run` and gives it the states conv (R, L, Cd, w-1) and ssm (R, L,
+H, P, N) of all rows of the pool, with the letters of `kernels.py`.
 """
 
 from typing import NamedTuple
@@ -28,7 +31,7 @@ class _Block(NamedTuple):
     norm: Floats
     in_proj: Product
     out_proj: Product
-    kernels: Weights
+    weights: Weights  # of the kernels
 
 
 class Mamba2Cpu(CpuStep):
@@ -64,7 +67,7 @@ class Mamba2Cpu(CpuStep):
         projected = self._numbers("projected", tokens, width)
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._tensor("squares", tokens, c.num_heads).numpy()
-        rows = int(plan.row[-1])
+        rows = int(plan.row[-1])  # of all chunks together, each rounded up to whole blocks
         per_word = 4 // self._dtype.itemsize
         buffers = allocate(self._memory, shape, c.conv_width, rows, self._tiles, per_word)
         outputs = kernels.Outputs(gated.array, gated.scale, squares)
@@ -74,10 +77,11 @@ class Mamba2Cpu(CpuStep):
             block.in_proj(stream.normed, projected)
             buffers.tasks.fill(0)
             with parallel():
-                weights = (shape, self._taps, block.kernels, plan, buffers)
-                kernels.prepare_chunks(projected.array, index, conv, *weights)
-                kernels.scan_heads(projected.array, outputs, index, conv, ssm, *weights)
+                common = (shape, self._taps, block.weights, plan, buffers)
+                kernels.prepare_chunks(projected.array, index, conv, *common)
+                kernels.scan_heads(projected.array, outputs, index, conv, ssm, *common)
                 if not self._defer:
+                    # in 8 bits, dividing a head's scale divides its bytes
                     divided = gated.scale if self._int8 else gated.array
                     kernels.normalize_groups(
                         divided, squares, c.groups, c.inner_size // c.groups, c.norm_eps
@@ -88,17 +92,16 @@ class Mamba2Cpu(CpuStep):
 
     def _block(self, layer: MixerLayer[Mamba2Mixer]) -> _Block:
         c, mixer = self._config, layer.mixer
-        weight = float_array(mixer.conv1d.weight.squeeze(1))
-        kernels = Weights(
-            pad_conv(weight, float_array(mixer.conv1d.bias, c.conv_channels), self._shape),
-            float_array(mixer.dt_bias),
-            -np.exp(float_array(mixer.A_log)),
-            float_array(mixer.D),
-            float_array(mixer.norm.weight),
-        )
+        taps = float_array(mixer.conv1d.weight.squeeze(1))
         return _Block(
-            float_array(layer.norm.weight),
-            self._product(mixer.in_proj),
-            self._product(mixer.out_proj, c.num_heads),
-            kernels,
+            norm=float_array(layer.norm.weight),
+            in_proj=self._product(mixer.in_proj),
+            out_proj=self._product(mixer.out_proj, c.num_heads),
+            weights=Weights(
+                conv=pad_conv(taps, float_array(mixer.conv1d.bias, c.conv_channels), self._shape),
+                dt_bias=float_array(mixer.dt_bias),
+                A=-np.exp(float_array(mixer.A_log)),
+                D=float_array(mixer.D),
+                norm=float_array(mixer.norm.weight),
+            ),
         )

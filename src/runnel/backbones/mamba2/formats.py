@@ -48,12 +48,14 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
             where,
         )
         expect_options(options, {"d_ssm": (None, inner), **_VARIANTS}, where)
-    names = _NAMES.get(layout, ("", "", "", "n_groups", ""))
+    heads_key, size_key, state_key, groups_key, limits_key = _NAMES.get(
+        layout, ("", "", "", "n_groups", "")
+    )
     # channels of B and C together
     both = shape_of(backbone, published.MIXER + "conv1d.weight", 3, where)[0] - inner
     # Tensors alone do not tell the groups; 256 states is the most of any published model with one.
     groups = whole_number(
-        options, names[3], where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None)
+        options, groups_key, where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None)
     )
     count = shape_of(backbone, published.MIXER + "A_log", 1, where)[0]
     fits = count > 0 and inner % count == 0 and both >= 2 * groups and both % (2 * groups) == 0
@@ -64,14 +66,21 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         where,
     )
     sizes |= {"head_size": inner // count, "groups": groups, "state_size": both // (2 * groups)}
-    if names[0]:
-        weights = inner // sizes["head_size"], sizes["head_size"], sizes["state_size"]
-        expect_agreement({names[2]: 128, **options}, dict(zip(names, weights, strict=False)), where)
-        limits = options.get(names[4]) or (0.0, float("inf"))
+    if heads_key:
+        weights = {
+            heads_key: inner // sizes["head_size"],
+            size_key: sizes["head_size"],
+            state_key: sizes["state_size"],
+        }
+        expect_agreement({state_key: 128, **options}, weights, where)
+        limits = options.get(limits_key) or (0.0, float("inf"))
         low, high = (
             limits if isinstance(limits, list | tuple) and len(limits) == 2 else (limits, limits)
         )
-        sizes |= {"dt_min": number(low, names[4], where), "dt_max": number(high, names[4], where)}
+        sizes |= {
+            "dt_min": number(low, limits_key, where),
+            "dt_max": number(high, limits_key, where),
+        }
     return Recognized(
         Mamba2.architecture,
         "single-pass scanner" if heads else layout,

@@ -7,6 +7,10 @@
     Pp, Np  P and N padded to whole tiles and vectors
     Kp  P padded to whole words of bytes, in 8 bits
 
+In the kernels, `size` is P, `width` Pp, `n` N, `padded` or `n_padded` Np, and `back` w - 1; `h` is
+a head, `g` a group, `t` a token. `read` and `write` are the rows of the pool where a state
+comes from and goes to (-1: none), and `before` is the number of a sequence's tokens before a chunk.
+
 Two kernels per block. `prepare_chunks` computes what all heads of a group share: conv + SiLU of B
 and C, the time steps, and C B^T of every chunk. `scan_heads` gives each (sequence, head) to one
 core, which walks through its chunks. With M the state (P, N) before a chunk, and c_i the sum of dt
@@ -21,6 +25,17 @@ and the gate after them, while the chunk is in cache:
     prepare_chunks   _prepare_group, for each chunk and group; _time_steps, for each chunk
     scan_heads       for each sequence and head, for each chunk: conv of x, `mix`, `scan_panel`,
                      `gate`; at the end the states go to the pool
+
+A worker of `scan_heads` has this scratch, in order, fp32:
+
+    mixed     (Q, Q)        exp(c_i - c_j) dt_j (C_i . B_j), as factors of a product
+    grown     (Q,)          exp(c_i)
+    carried   (Q,)          exp(c_Q - c_j) dt_j
+    ones      (Q + Np,)     and after them `scan_panel`'s words, (Q + Np) TILE_COLUMNS numbers
+    x         (Q, Pp)       after conv and SiLU
+    y         (Q, Pp)       in panels of TILE_COLUMNS columns
+    state     (Pp, Np)      in panels of TILE_COLUMNS of the P rows
+    rest      (w-1, Pp)     the inputs of the conv before the chunk, and `convolve`'s Q vectors
 
 The state stays fp32 between chunks; the factors of the products are bf16 where the projections are
 bf16 (sums in fp32), and fp32 where they are fp32. The division by the gated norm's root mean square
@@ -101,7 +116,7 @@ class Weights(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory that the two kernels share; rows are those of `ops.chunks.ChunkPlan.row`."""
+    """Memory that the two kernels share; a chunk has the rows of `ops.chunks.ChunkPlan.row`."""
 
     # (rows / numbers per word * G * Np,): B by pairs of rows; with `tiles` B^T by rows
     b_words: Floats
@@ -124,32 +139,32 @@ class Outputs(NamedTuple):
     squares: Floats  # (T, H), the sums of squares of y silu(z) over each head
 
 
-def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
+def pad_conv(weight: Floats, bias: Floats, shape: Shape) -> Floats:
     """Return `Weights.conv` for weight (Cd, w) and bias (Cd,)."""
-    width = round_up(s.head_size, TILE_COLUMNS)
-    n = round_up(s.state_size, 2 * LANES)
-    inner = s.heads * s.head_size
+    width = round_up(shape.head_size, TILE_COLUMNS)
+    n = round_up(shape.state_size, 2 * LANES)
+    inner = shape.heads * shape.head_size
     rows = np.concatenate([weight.T, bias[None]])
-    out = np.zeros((rows.shape[0], s.heads * width + 2 * s.groups * n), np.float32)
-    out[:, : s.heads * width].reshape(-1, s.heads, width)[..., : s.head_size] = rows[
+    out = np.zeros((rows.shape[0], shape.heads * width + 2 * shape.groups * n), np.float32)
+    out[:, : shape.heads * width].reshape(-1, shape.heads, width)[..., : shape.head_size] = rows[
         :, :inner
-    ].reshape(-1, s.heads, s.head_size)
-    shared = rows[:, inner:].reshape(-1, 2 * s.groups, s.state_size)
-    out[:, s.heads * width :].reshape(-1, 2 * s.groups, n)[..., : s.state_size] = shared
+    ].reshape(-1, shape.heads, shape.head_size)
+    shared = rows[:, inner:].reshape(-1, 2 * shape.groups, shape.state_size)
+    out[:, shape.heads * width :].reshape(-1, 2 * shape.groups, n)[..., : shape.state_size] = shared
     return out
 
 
 def allocate(
-    memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int
+    memory: StepMemory, shape: Shape, conv_width: int, rows: int, tiles: bool, per_word: int
 ) -> Buffers:
     """Return buffers for a plan of `rows` rows."""
-    words = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word
-    steps = rows * s.heads
-    scratch, tasks = memory.scratch("heads", scratch_size(s, conv_width))
+    words = rows * shape.groups * round_up(shape.state_size, 2 * LANES) // per_word
+    steps = rows * shape.heads
+    scratch, tasks = memory.scratch("heads", scratch_size(shape, conv_width))
     return Buffers(
         b_words=memory.array("b_words", words),
         c_words=memory.array("c_words", words),
-        products=memory.array("products", rows * s.groups * CHUNK),
+        products=memory.array("products", rows * shape.groups * CHUNK),
         dt=memory.array("dt", steps),
         sums=memory.array("sums", steps),
         scratch=scratch,
@@ -158,23 +173,23 @@ def allocate(
     )
 
 
-def scratch_size(s: Shape, conv_width: int) -> int:
+def scratch_size(shape: Shape, conv_width: int) -> int:
     """Return the fp32 numbers of scratch that a worker needs for the larger of the two kernels."""
-    width = round_up(s.head_size, TILE_COLUMNS)
-    n = round_up(s.state_size, 2 * LANES)
+    width = round_up(shape.head_size, TILE_COLUMNS)
+    n = round_up(shape.state_size, 2 * LANES)
     back = conv_width - 1
+    # `_prepare_group`: smooth and natural, ones, and the larger of the two uses of `rest`
     prepare = 2 * CHUNK * n + CHUNK + max(back * n + CHUNK * LANES, n * TILE_COLUMNS)
     scan = (
-        CHUNK * CHUNK
-        + 3 * CHUNK
-        + n
-        + (CHUNK + n) * TILE_COLUMNS
-        + 2 * CHUNK * width
-        + width * n
-        + back * width
+        CHUNK * CHUNK  # mixed
+        + 2 * CHUNK  # grown, carried
+        + (CHUNK + n) * (1 + TILE_COLUMNS)  # ones and words
+        + 2 * CHUNK * width  # x, y
+        + width * n  # state
+        + back * width  # rest
         + CHUNK * LANES
     )
-    return round_up(max(prepare, scan), 16) + 16
+    return round_up(max(prepare, scan), LANES) + LANES  # with a cache line between workers
 
 
 @njit(**SERIAL)
@@ -234,7 +249,10 @@ def gate(
     heads: int,
 ) -> None:
     """Set out = (y + D x) silu(z) * weight, and `squares` to the sums of squares of (y + D x)
-    silu(z).
+    silu(z), for one chunk of a head: `tokens` rows of `size` numbers.
+
+    y is in panels, the other rows are `stride`, `x_stride` and `out_stride` apart; `squares` has a
+    number for each of the `heads`.
     """
     skip = splat(D)
     for t in range(tokens):
@@ -277,7 +295,7 @@ def _time_steps(
     sums: Pointer,
 ) -> None:
     """Set dt = clamp(softplus(source + bias)), and `sums` to the running sum of dt A, for all heads
-    of one chunk; those of a head are `rows` after those of the head before.
+    of one chunk; the numbers of a head begin `rows` after the numbers of the head before.
     """
     for h in range(heads):
         running = ZERO
@@ -294,11 +312,11 @@ def _prepare_group(
     stride: int,
     layer: int,
     pool: Array,
-    s: Shape,
+    shape: Shape,
     taps: tuple[int, ...],
-    w: Weights,
-    p: ChunkPlan,
-    b: Buffers,
+    weights: Weights,
+    plan: ChunkPlan,
+    buffers: Buffers,
     chunk: int,
     g: int,
     scratch: Pointer,
@@ -306,44 +324,57 @@ def _prepare_group(
     """Compute B and C of one chunk and group by the conv, write them as words for the tile
     products, and compute C B^T. `source`: the projection of the chunk's first token.
     """
-    heads, groups, n = s.heads, s.groups, s.state_size
+    heads, groups, n = shape.heads, shape.groups, shape.state_size
     back = len(taps) - 1
     padded = round_up(n, 2 * LANES)
     step = numbers_per_word(source)
-    row = p.row[chunk]
-    rows = p.row[chunk + 1] - p.row[chunk]
-    sequence = p.sequence[chunk]
-    before = p.start[chunk] - p.cu_seqlens[sequence]
-    tokens = min(p.cu_seqlens[sequence + 1] - p.start[chunk], CHUNK)
-    read = p.read_rows[sequence]
-    smooth = scratch
-    natural = shift(scratch, CHUNK * padded)  # B; C goes straight to the buffers
-    ones = shift(scratch, 2 * CHUNK * padded)
-    rest = shift(ones, CHUNK)
+    row = plan.row[chunk]
+    rows = plan.row[chunk + 1] - plan.row[chunk]
+    sequence = plan.sequence[chunk]
+    before = plan.start[chunk] - plan.cu_seqlens[sequence]
+    tokens = min(plan.cu_seqlens[sequence + 1] - plan.start[chunk], CHUNK)
+    read = plan.read_rows[sequence]
+    smooth = scratch  # (Q, Np) fp32: B, then C, after conv and SiLU
+    # (Q, Np) B as factors of the products, row by row; C goes straight to the buffers
+    natural = shift(scratch, CHUNK * padded)
+    ones = shift(scratch, 2 * CHUNK * padded)  # (Q,) factors for `pack_words`
+    rest = shift(ones, CHUNK)  # what `convolve`, `_transpose_pairs` and `multiply_keys` need
     fill(ones, CHUNK, np.float32(1.0))
-    c_words = shift(address(b.c_words), (row * groups + g * rows) * padded // step)
+    c_words = shift(address(buffers.c_words), (row * groups + g * rows) * padded // step)
     for part in range(2):  # B, then C
-        column = heads * s.head_size + (part * groups + g) * n
+        column = heads * shape.head_size + (part * groups + g) * n
         state = place_in_pool(pool, max(read, 0), layer, column)
-        first = shift(source, heads * s.head_size + column)
+        first = shift(source, heads * shape.head_size + column)
         history(first, stride, n, padded, before, back, state, read >= 0, rest)
-        before_weights = heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded
-        weights = shift(address(w.conv), before_weights)
+        before_weights = (
+            heads * round_up(shape.head_size, TILE_COLUMNS) + (part * groups + g) * padded
+        )
+        conv_weights = shift(address(weights.conv), before_weights)
         convolve(
-            first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth, padded
+            first,
+            stride,
+            n,
+            padded,
+            tokens,
+            rest,
+            conv_weights,
+            weights.conv.shape[1],
+            taps,
+            smooth,
+            padded,
         )
         target = as_kind(source, natural if part == 0 else c_words)
         for i in range(0, tokens * padded, LANES):
             store(target, i, load(smooth, i))
         if part == 0:
-            b_words = shift(address(b.b_words), (row * groups + g * rows) * padded // step)
-            if b.tiles:
+            b_words = shift(address(buffers.b_words), (row * groups + g * rows) * padded // step)
+            if buffers.tiles:
                 pack_words(source, smooth, padded, tokens, ones, rest, padded)
                 _transpose_pairs(rest, tokens, rows, padded, b_words)
             else:
                 pack_words(source, smooth, padded, tokens, ones, b_words, padded)
-    products = shift(address(b.products), (row * groups + g * rows) * CHUNK)
-    multiply_keys(source, b.tiles, c_words, natural, tokens, padded, rows, rest, products)
+    products = shift(address(buffers.products), (row * groups + g * rows) * CHUNK)
+    multiply_keys(source, buffers.tiles, c_words, natural, tokens, padded, rows, rest, products)
 
 
 @njit(**SERIAL)
@@ -365,78 +396,97 @@ def prepare_chunks(
     projected: Array,
     layer: int,
     conv_pool: Array,
-    s: Shape,
+    shape: Shape,
     taps: tuple[int, ...],
-    w: Weights,
-    p: ChunkPlan,
-    b: Buffers,
+    weights: Weights,
+    plan: ChunkPlan,
+    buffers: Buffers,
 ) -> None:
-    """Fill `b` with what `scan_heads` needs of B, C and dt. Call it inside `numba_math.parallel()`.
+    """Fill `buffers` with what `scan_heads` needs of B, C and dt. Call it inside
+    `numba_math.parallel()`.
 
     Args:
         projected: (T, W) fp32 or bf16 bits: z, x, B, C, dt of each token, and perhaps unused
             columns.
         layer: which layer of the pool.
         conv_pool: (R, L, Cd, w-1) fp32; read only.
-        s, w, p, b: shape, weights, plan and buffers.
+        shape, weights: of the block.
         taps: (0, .. w-1), a tuple so that the code is compiled for this w.
+        plan, buffers: of the step; `buffers.tasks` zero.
     """
-    chunks = p.sequence.shape[0]
+    chunks = plan.sequence.shape[0]
     stride = projected.shape[1]
-    groups = s.groups
-    steps = 2 * (s.heads * s.head_size + groups * s.state_size)  # the column of dt
-    for worker in prange(b.scratch.shape[0]):
-        scratch = shift(address(b.scratch), worker * b.scratch.shape[1])
-        if b.tiles:
+    groups = shape.groups  # a chunk has a task for each group, and one for its time steps
+    steps = 2 * (shape.heads * shape.head_size + groups * shape.state_size)  # the column of dt
+    for worker in prange(buffers.scratch.shape[0]):
+        scratch = shift(address(buffers.scratch), worker * buffers.scratch.shape[1])
+        if buffers.tiles:
             configure_tiles()
         while True:
-            task = next_task(address(b.tasks))
+            task = next_task(address(buffers.tasks))
             if task >= chunks * (groups + 1):
                 break
             chunk = task // (groups + 1)
             g = task % (groups + 1)
-            start = p.start[chunk]
+            start = plan.start[chunk]
             source = shift(address(projected), start * stride)
             if g < groups:
                 _prepare_group(
-                    source, stride, layer, conv_pool, s, taps, w, p, b, chunk, g, scratch
+                    source,
+                    stride,
+                    layer,
+                    conv_pool,
+                    shape,
+                    taps,
+                    weights,
+                    plan,
+                    buffers,
+                    chunk,
+                    g,
+                    scratch,
                 )
             else:
-                row = p.row[chunk]
+                row = plan.row[chunk]
                 _time_steps(
                     shift(source, steps),
                     stride,
-                    min(p.cu_seqlens[p.sequence[chunk] + 1] - start, CHUNK),
-                    address(w.dt_bias),
-                    address(w.A),
-                    s.heads,
-                    np.float32(s.dt_min),
-                    np.float32(s.dt_max),
-                    p.row[chunks],
-                    shift(address(b.dt), row),
-                    shift(address(b.sums), row),
+                    min(plan.cu_seqlens[plan.sequence[chunk] + 1] - start, CHUNK),
+                    address(weights.dt_bias),
+                    address(weights.A),
+                    shape.heads,
+                    np.float32(shape.dt_min),
+                    np.float32(shape.dt_max),
+                    plan.row[chunks],
+                    shift(address(buffers.dt), row),
+                    shift(address(buffers.sums), row),
                 )
-        if b.tiles:
+        if buffers.tiles:
             release_tiles()
 
 
 @njit(**SERIAL)
 def _prefetch_chunk(
-    projected: Array, gated: Array, s: Shape, p: ChunkPlan, sequence: int, h: int, before: int
+    projected: Array,
+    gated: Array,
+    shape: Shape,
+    plan: ChunkPlan,
+    sequence: int,
+    h: int,
+    before: int,
 ) -> None:
     """Have the processor load z, x and the output of one head and chunk into cache: short rows far
     apart, which it does not foresee.
     """
-    begin = p.cu_seqlens[sequence] + before
+    begin = plan.cu_seqlens[sequence] + before
     stride = projected.shape[1]
     width = gated.shape[1]
-    size = s.head_size
-    tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
+    size = shape.head_size
+    tokens = min(plan.cu_seqlens[sequence + 1] - begin, CHUNK)
     source = shift(address(projected), begin * stride + h * size)
     prefetch_rows(source, stride, tokens, size)
-    prefetch_rows(shift(source, s.heads * size), stride, tokens, size)
+    prefetch_rows(shift(source, shape.heads * size), stride, tokens, size)
     prefetch_rows(
-        shift(address(gated), begin * width + h * (width // s.heads)), width, tokens, size
+        shift(address(gated), begin * width + h * (width // shape.heads)), width, tokens, size
     )
 
 
@@ -451,9 +501,9 @@ def _scan_chunk(
     tokens: int,
     has_state: bool,
     advances: bool,
-    s: Shape,
-    p: ChunkPlan,
-    b: Buffers,
+    shape: Shape,
+    plan: ChunkPlan,
+    buffers: Buffers,
     x: Pointer,
     state: Pointer,
     y: Pointer,
@@ -463,22 +513,22 @@ def _scan_chunk(
     `has_state`; if `advances`, update the state.
     """
     step = numbers_per_word(kind)
-    n = round_up(s.state_size, 2 * LANES)
-    width = round_up(s.head_size, TILE_COLUMNS)
-    row = p.row[chunk]
-    rows = p.row[chunk + 1] - p.row[chunk]
-    place = row * s.groups + h // (s.heads // s.groups) * rows
-    b_words = shift(address(b.b_words), place * n // step)
-    c_words = shift(address(b.c_words), place * n // step)
-    steps = h * p.row[p.sequence.shape[0]] + row
-    dt = shift(address(b.dt), steps)
-    sums = shift(address(b.sums), steps)
+    n = round_up(shape.state_size, 2 * LANES)
+    width = round_up(shape.head_size, TILE_COLUMNS)
+    row = plan.row[chunk]
+    rows = plan.row[chunk + 1] - plan.row[chunk]
+    place = row * shape.groups + h // (shape.heads // shape.groups) * rows
+    b_words = shift(address(buffers.b_words), place * n // step)
+    c_words = shift(address(buffers.c_words), place * n // step)
+    steps = h * plan.row[plan.sequence.shape[0]] + row
+    dt = shift(address(buffers.dt), steps)
+    sums = shift(address(buffers.sums), steps)
     mixed = memory
-    grown = shift(memory, CHUNK * CHUNK)
-    carried = shift(memory, CHUNK * CHUNK + CHUNK)
+    grown = shift(mixed, CHUNK * CHUNK)
+    carried = shift(grown, CHUNK)
     mix(
         as_kind(kind, mixed),
-        shift(address(b.products), place * CHUNK),
+        shift(address(buffers.products), place * CHUNK),
         sums,
         dt,
         tokens,
@@ -488,11 +538,11 @@ def _scan_chunk(
     for t in range(0, tokens, LANES):
         store(grown, t, exp(load(sums, t)))
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
-    b_row, b_depth = (rows // 2, 1) if b.tiles else (1, n)
+    b_row, b_depth = (rows // 2, 1) if buffers.tiles else (1, n)
     for column in range(0, width, TILE_COLUMNS):
         scan_panel(
             kind,
-            b.tiles,
+            buffers.tiles,
             tokens,
             n,
             has_state,
@@ -519,27 +569,27 @@ def _gate_chunk(
     y: Pointer,
     x: Pointer,
     outputs: Outputs,
-    s: Shape,
-    w: Weights,
+    shape: Shape,
+    weights: Weights,
     start: int,
     h: int,
     tokens: int,
 ) -> None:
     """Write one chunk of a head to the outputs and overwrite x. `start`: its first token."""
-    size, heads = s.head_size, s.heads
-    width = round_up(s.head_size, TILE_COLUMNS)
+    size, heads = shape.head_size, shape.heads
+    width = round_up(shape.head_size, TILE_COLUMNS)
     row = outputs.gated.shape[1]
     out = shift(address(outputs.gated), start * row + h * (row // heads))
     sums = shift(address(outputs.squares), start * heads + h)
-    weight = shift(address(w.norm), h * size)
+    weight = shift(address(weights.norm), h * size)
     if numbers_per_word(address(outputs.gated)) == 4:
-        gate(z, stride, y, x, width, w.D[h], weight, tokens, size, x, width, sums, heads)
+        gate(z, stride, y, x, width, weights.D[h], weight, tokens, size, x, width, sums, heads)
         for t in range(tokens):
             outputs.scales[start + t, h] = quantize_row(
                 shift(x, t * width), size, shift(out, t * row)
             )
     else:
-        gate(z, stride, y, x, width, w.D[h], weight, tokens, size, out, row, sums, heads)
+        gate(z, stride, y, x, width, weights.D[h], weight, tokens, size, out, row, sums, heads)
 
 
 @njit(**SERIAL)
@@ -548,7 +598,7 @@ def _keep_conv(
     stride: int,
     layer: int,
     pool: Array,
-    s: Shape,
+    shape: Shape,
     back: int,
     length: int,
     h: int,
@@ -558,15 +608,15 @@ def _keep_conv(
     """Write the conv state of one head's channels, and of its group's if it is the group's first
     head.
     """
-    per_group = s.heads // s.groups
-    inner = s.heads * s.head_size
+    per_group = shape.heads // shape.groups
+    inner = shape.heads * shape.head_size
     for part in range(3 if h % per_group == 0 else 1):  # x, B, C
         if part == 0:
-            channel = h * s.head_size
-            width = s.head_size
+            channel = h * shape.head_size
+            width = shape.head_size
         else:
-            channel = inner + ((part - 1) * s.groups + h // per_group) * s.state_size
-            width = s.state_size
+            channel = inner + ((part - 1) * shape.groups + h // per_group) * shape.state_size
+            width = shape.state_size
         old = place_in_pool(pool, max(read, 0), layer, channel)
         new = place_in_pool(pool, write, layer, channel)
         inputs = shift(source, inner + channel)
@@ -580,33 +630,34 @@ def _scan_head(
     layer: int,
     conv_pool: Array,
     pool: Array,
-    s: Shape,
+    shape: Shape,
     taps: tuple[int, ...],
-    w: Weights,
-    p: ChunkPlan,
-    b: Buffers,
+    weights: Weights,
+    plan: ChunkPlan,
+    buffers: Buffers,
     task: int,
     upcoming: int,
     memory: Pointer,
 ) -> None:
-    sequence = task // s.heads
-    h = task % s.heads
-    size, n = s.head_size, s.state_size
+    """Compute all tokens of one head of one sequence, number `task`. While it computes the last
+    chunk, the processor loads the first chunk of the `upcoming` task.
+    """
+    sequence = task // shape.heads
+    h = task % shape.heads
+    size, n = shape.head_size, shape.state_size
     back = len(taps) - 1
     stride = projected.shape[1]
     width = round_up(size, TILE_COLUMNS)
     n_padded = round_up(n, 2 * LANES)
-    begin = p.cu_seqlens[sequence]
-    length = p.cu_seqlens[sequence + 1] - p.cu_seqlens[sequence]
-    read = p.read_rows[sequence]
-    write = p.write_rows[sequence]
+    begin = plan.cu_seqlens[sequence]
+    length = plan.cu_seqlens[sequence + 1] - plan.cu_seqlens[sequence]
+    read = plan.read_rows[sequence]
+    write = plan.write_rows[sequence]
     inputs = place_in_pool(conv_pool, max(read, 0), layer, h * size)
     source = shift(address(projected), begin * stride)
-    fill(shift(memory, CHUNK * CHUNK + 2 * CHUNK), CHUNK + n_padded, np.float32(1.0))
-    x = shift(
-        memory,
-        CHUNK * CHUNK + 3 * CHUNK + n_padded + CHUNK * TILE_COLUMNS + n_padded * TILE_COLUMNS,
-    )
+    ones = shift(memory, CHUNK * CHUNK + 2 * CHUNK)  # after mixed, grown and carried
+    fill(ones, CHUNK + n_padded, np.float32(1.0))
+    x = shift(ones, (CHUNK + n_padded) * (1 + TILE_COLUMNS))
     y = shift(x, CHUNK * width)
     state = shift(y, CHUNK * width)
     rest = shift(state, width * n_padded)
@@ -614,24 +665,44 @@ def _scan_head(
         old = place_in_pool(pool, read, layer, h)
         load_state(old, size, n, n_padded, TILE_COLUMNS, state)
     has_state = read >= 0
-    for chunk in range(p.first_chunk[sequence], p.first_chunk[sequence + 1]):
-        before = p.start[chunk] - begin
+    for chunk in range(plan.first_chunk[sequence], plan.first_chunk[sequence + 1]):
+        before = plan.start[chunk] - begin
         tokens = min(length - before, CHUNK)
         here = shift(source, before * stride)
-        own_x = shift(here, (s.heads + h) * size)
+        own_x = shift(here, (shape.heads + h) * size)
         if before + tokens < length:
-            _prefetch_chunk(projected, outputs.gated, s, p, sequence, h, before + tokens)
-        elif upcoming < (p.cu_seqlens.shape[0] - 1) * s.heads:
+            _prefetch_chunk(projected, outputs.gated, shape, plan, sequence, h, before + tokens)
+        elif upcoming < (plan.cu_seqlens.shape[0] - 1) * shape.heads:
             _prefetch_chunk(
-                projected, outputs.gated, s, p, upcoming // s.heads, upcoming % s.heads, 0
+                projected,
+                outputs.gated,
+                shape,
+                plan,
+                upcoming // shape.heads,
+                upcoming % shape.heads,
+                0,
             )
         history(own_x, stride, size, width, before, back, inputs, read >= 0, rest)
-        weights = shift(address(w.conv), h * width)
-        convolve(own_x, stride, size, width, tokens, rest, weights, w.conv.shape[1], taps, x, width)
+        conv_weights = shift(address(weights.conv), h * width)
+        convolve(
+            own_x,
+            stride,
+            size,
+            width,
+            tokens,
+            rest,
+            conv_weights,
+            weights.conv.shape[1],
+            taps,
+            x,
+            width,
+        )
         needed = write >= 0 or before + tokens < length
-        _scan_chunk(source, chunk, h, tokens, has_state, needed, s, p, b, x, state, y, memory)
+        _scan_chunk(
+            source, chunk, h, tokens, has_state, needed, shape, plan, buffers, x, state, y, memory
+        )
         z = shift(here, h * size)
-        _gate_chunk(z, stride, y, x, outputs, s, w, p.start[chunk], h, tokens)
+        _gate_chunk(z, stride, y, x, outputs, shape, weights, plan.start[chunk], h, tokens)
         has_state = True
     if write >= 0:
         new = place_in_pool(pool, write, layer, h)
@@ -639,7 +710,7 @@ def _scan_head(
             fill(new, size * n, ZERO)
         elif length or read != write:
             store_state(state, size, n, n_padded, TILE_COLUMNS, new)
-        _keep_conv(source, stride, layer, conv_pool, s, back, length, h, read, write)
+        _keep_conv(source, stride, layer, conv_pool, shape, back, length, h, read, write)
 
 
 @njit(**PARALLEL)
@@ -649,45 +720,45 @@ def scan_heads(
     layer: int,
     conv_pool: Array,
     pool: Array,
-    s: Shape,
+    shape: Shape,
     taps: tuple[int, ...],
-    w: Weights,
-    p: ChunkPlan,
-    b: Buffers,
+    weights: Weights,
+    plan: ChunkPlan,
+    buffers: Buffers,
 ) -> None:
     """Compute the rest of the block, after `prepare_chunks` with the same arguments. Call it inside
     `numba_math.parallel()`.
 
     Args:
         outputs: to be filled.
-        conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are
+        conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `plan.write_rows` are
             updated.
     """
-    tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
-    for worker in prange(b.scratch.shape[0]):
-        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
-        if b.tiles:
+    tasks = (plan.cu_seqlens.shape[0] - 1) * shape.heads
+    for worker in prange(buffers.scratch.shape[0]):
+        memory = shift(address(buffers.scratch), worker * buffers.scratch.shape[1])
+        if buffers.tiles:
             configure_tiles()
-        task = next_task(shift(address(b.tasks), 1))
+        task = next_task(shift(address(buffers.tasks), 1))
         while task < tasks:
-            upcoming = next_task(shift(address(b.tasks), 1))
+            upcoming = next_task(shift(address(buffers.tasks), 1))
             _scan_head(
                 projected,
                 outputs,
                 layer,
                 conv_pool,
                 pool,
-                s,
+                shape,
                 taps,
-                w,
-                p,
-                b,
+                weights,
+                plan,
+                buffers,
                 task,
                 upcoming,
                 memory,
             )
             task = upcoming
-        if b.tiles:
+        if buffers.tiles:
             release_tiles()
 
 
@@ -696,7 +767,7 @@ def normalize_groups(gated: Array, squares: Array, groups: int, count: int, eps:
     """Divide each group of heads by its root mean square, in place. One group needs no such pass.
 
     Args:
-        gated: (T, Di), or the (T, H) scales of its bytes.
+        gated: (T, Di). Or its scales (T, H) in 8 bits: dividing a scale divides its head's bytes.
         squares: (T, H).
         count: how many numbers the sums of squares of a group cover.
     """

@@ -112,17 +112,17 @@ class Mamba2Mixer(nn.Module):
         xbc, conv = causal_conv1d(
             xbc, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv
         )
-        x, b, C = xbc.split(
+        x, B, C = xbc.split(
             [c.inner_size, c.groups * c.state_size, c.groups * c.state_size], dim=-1
         )
         dt = F.softplus(dt + self.dt_bias).clamp(c.dt_min, c.dt_max)
-        low = scan_dtype(self.in_proj, u)
+        dtype = scan_dtype(self.in_proj, u)
         y, ssm = ssd(
-            x.unflatten(-1, (c.num_heads, c.head_size)).to(low),
+            x.unflatten(-1, (c.num_heads, c.head_size)).to(dtype),
             dt,
             -torch.exp(self.A_log),
-            b.unflatten(-1, (c.groups, c.state_size)).to(low),
-            C.unflatten(-1, (c.groups, c.state_size)).to(low),
+            B.unflatten(-1, (c.groups, c.state_size)).to(dtype),
+            C.unflatten(-1, (c.groups, c.state_size)).to(dtype),
             self.D,
             cu_seqlens,
             ssm,
@@ -140,7 +140,7 @@ class Mamba2(BlockBackbone[MixerLayer[Mamba2Mixer]]):
     matrices = ("in_proj.weight", "out_proj.weight", "embeddings.weight")
     int8_layers = ("in_proj", "out_proj")
     has_kernels = True
-    plain = PlainForm("ssd", CHUNK, 7)
+    plain = PlainForm("ssd", chunk=CHUNK, copies=7)  # copies as measured
     model_types = ("mamba2",)
     markers: ClassVar[Markers] = {
         "GPT-NeoX": (None, 0),  # trained on documents with 0 between them
@@ -163,13 +163,17 @@ class Mamba2(BlockBackbone[MixerLayer[Mamba2Mixer]]):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projection, convolved x, B, C and the mixer's output, at most fp32 each."""
+        """Residual, normed, output and hidden (D each), the projection, x, B and C after the
+        convolution, and y before and after its norm, at most fp32 each.
+        """
         c = self.config
         return 4 * (4 * c.hidden_size + c.projection_size + c.conv_channels + 2 * c.inner_size)
 
     @property
     def flops_per_token(self) -> int:
-        """For each state: the decay, the input and the product with C, 5 in all."""
+        """Linear layers, the convolution, and for each number of the state 5 operations: 1 for its
+        decay, and 2 each for the input and the product with C.
+        """
         c = self.config
         linear = 2 * c.hidden_size * (c.projection_size + c.inner_size)
         return c.num_layers * (

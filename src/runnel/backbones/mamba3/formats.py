@@ -30,8 +30,8 @@ from runnel.backbones.checkpoint.tensors import (
 from runnel.backbones.mamba3.model import ACTIVATIONS, Mamba3, Mamba3Config
 from runnel.errors import CheckpointError
 
-# Of ssm_cfg; those that say how weights were initialized or which kernel ran are among what
-# `refuse_ssm` ignores, and the last.
+# Keys of ssm_cfg that are read, and at the end, from `fuse_pregate_headwise_norm` on, keys that say
+# which kernel ran or how the model was trained; `refuse_ssm` ignores more keys of that kind.
 _KNOWN = {
     "d_state",
     "headdim",

@@ -10,7 +10,8 @@ One block, with h the residual stream:
     u = norm(h)
     z, x, B, C, dt, A, trap, angles = in_proj(u)
     dt = softplus(dt + dt_bias)
-    A = -(1 + A) for A >= 0, -1 / (1 - A) below   (the "softplus" activation: A = -softplus(A))
+    A = -(1 + A) for A >= 0, -1 / (1 - A) below   (the "softplus" activation: A = -softplus(A));
+        at most -decay_floor
     turn = the sum of pi dt tanh(angles) over all tokens so far
     k = B_norm(B) + B_bias, pairs of its channels turned by `turn`
     q = C_norm(C) + C_bias, likewise
@@ -60,7 +61,7 @@ class Mamba3Config(HeadsConfig):
     angles: int = 0  # 0: a quarter of `state_size`, as published
     ffn_size: int | None = None  # None: no feed-forward layers
     out_norm: bool = False
-    decay_floor: float = 1e-4
+    decay_floor: float = 1e-4  # the least -A
     activation: Activation = "heavy-tailed"
 
     def __post_init__(self) -> None:
@@ -112,14 +113,14 @@ class Mamba3Mixer(nn.Module):
         """
         c = self.config
         mimo = self.config.ranks is not None
-        z, x, b, C, dt, A, trap, angles = apply_linear(self.in_proj, u).split(c.projections, dim=-1)
+        z, x, B, C, dt, A, trap, angles = apply_linear(self.in_proj, u).split(c.projections, dim=-1)
         dt = F.softplus(dt + self.dt_bias)
         if c.activation == "softplus":
             decay = F.softplus(A)
         else:
             decay = A.clamp(min=0) + 1 / (1 - A.clamp(max=0))
         A = -decay.clamp(min=c.decay_floor)
-        k = self._keys(b, self.B_norm, self.B_bias)
+        k = self._keys(B, self.B_norm, self.B_bias)
         q = self._keys(C, self.C_norm, self.C_bias)
         z = z.unflatten(-1, (c.num_heads, c.head_size))
         x = x.unflatten(-1, (c.num_heads, c.head_size))

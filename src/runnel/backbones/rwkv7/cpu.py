@@ -1,7 +1,23 @@
 """RWKV-7 inference on the CPU: matrix products, and everything between them in the fused kernels of
-`kernels.py`, whose header has the order of a layer.
+`kernels.py`, whose header has the equations and the order of a layer.
 
 T  tokens      D  hidden_size      F  ffn_size      Rw  all low ranks together, see `kernels.py`
+
+The activations of a layer share four slots of memory, T D numbers each. What is in them after each
+call, with x_r, x_k and x_v the inputs of the products of these names:
+
+    after             slot 0      slot 1    slot 2    slot 3
+    add_norm_shift    x_r         x_k       x_v
+    receptance        x_r         x_k       x_v       r
+    key               k           x_k       x_v       r
+    value             k           v         x_v       r          (in layer 0, v is `v_first`)
+    mix_heads         k           v                   gated      the input of `output`
+    add_norm_shift    x_k                                        of the feed-forward part
+    ffn_key           x_k         middle (T, F), in slot 1 and the memory after it
+    square_relu       x_k         middle squared, in place
+
+In 8 bits the inputs of products are bytes in memory of their own: x_r, x_k, x_v, then gated, then
+the feed-forward part's x_k, then squared.
 """
 
 from typing import NamedTuple
@@ -41,29 +57,28 @@ class _Layer(NamedTuple):
     output: Product
     ffn_key: Product
     ffn_value: Product
-    att_shift: ShiftWeights
+    att_mixes: ShiftWeights
     low_rank: LowRank
     heads: HeadWeights
-    ffn_shift: ShiftWeights
+    ffn_mixes: ShiftWeights
 
 
 class _Work(NamedTuple):
     """The activations of one step. Numbers are in the weights' dtype; if the weights are 8 bits, in
-    the dtype of the low-rank pairs. Several activations share memory, where one is no longer needed
-    when the other is made.
+    the dtype of the low-rank pairs. The module's docstring says which of them share memory.
     """
 
-    out: Activations  # (T, D)
-    v_first: Activations  # (T, D)
-    slots: list[Activations]  # 4 of (T, D): k, v, a part of `mixes`, r
-    middle: Activations  # (T, F), the output of ffn.key, in the memory of slots 1 and up
-    low: Activations  # (T + TILE_ROWS, Rw), the low-rank activations
-    # (3, T, D), the inputs of r, k and v; the first is also that of ffn.key. In the memory of slots
-    # 0 to 2; of its own in 8 bits.
-    mixes: Activations
-    # (T, D), the input of `output`, each head a group in 8 bits; slot 3, or of its own in 8 bits
-    gated: Activations
-    squared: Activations  # (T, F), the input of ffn.value; `middle`, or of its own in 8 bits
+    out: Activations  # (T, D), what is added to the residual stream next
+    v_first: Activations  # (T, D), v of the first layer
+    r: Activations  # (T, D)
+    k: Activations  # (T, D)
+    v: Activations  # (T, D)
+    middle: Activations  # (T, F), the output of ffn.key
+    # (T + TILE_ROWS, Rw), the low-rank activations; the kernels read whole tiles of rows
+    low: Activations
+    mixes: Activations  # (3, T, D), x_r, x_k and x_v; the first is also the input of ffn.key
+    gated: Activations  # (T, D), the input of `output`, each head a group in 8 bits
+    squared: Activations  # (T, F), the input of ffn.value
 
 
 class Rwkv7Cpu(CpuStep):
@@ -78,7 +93,7 @@ class Rwkv7Cpu(CpuStep):
         self._groups = count_groups(c.ffn_size, _GROUP)
         self._shape = Shape(c.num_heads, c.head_size, c.group_norm_eps)
         self._layers = [self._layer(layer) for layer in model.blocks]
-        self._ranks = int(self._layers[-1].low_rank.first[-1]) * TILE_COLUMNS
+        self._ranks = int(self._layers[-1].low_rank.first_panel[-1]) * TILE_COLUMNS
         self._norm_f = _shift_weights(model.norm_f)
 
     def _run(
@@ -91,14 +106,14 @@ class Rwkv7Cpu(CpuStep):
     ) -> Tensor:
         eps = self._config.norm_eps
         work = self._work(len(hidden))
-        att_shift, wkv, ffn_shift = states
+        att_shift, wkv, ffn_shift = states  # as in `Rwkv7.state_shapes`
         plan = plan_blocks(cu_seqlens, read_rows, write_rows)
-        buffers = allocate(self._memory, self._shape, len(plan.first) + len(read_rows))
+        buffers = allocate(self._memory, self._shape, len(plan.first_sequence) + len(read_rows))
         residual = hidden.numpy()
-        out, slots, mixes, gated = work.out, work.slots, work.mixes, work.gated
-        for_r, for_k, for_v = (Activations(*parts) for parts in zip(*mixes, strict=True))
-        all_mixes = kernels.Mixes(mixes.array, mixes.scale, work.low.array)
-        first_mix = kernels.Mixes(mixes.array[:1], mixes.scale[:1], work.low.array)
+        out, mixes, gated = work.out, work.mixes, work.gated
+        x_r, x_k, x_v = (Activations(*parts) for parts in zip(*mixes, strict=True))
+        att_inputs = kernels.Mixes(mixes.array, mixes.scale, work.low.array)
+        ffn_inputs = kernels.Mixes(mixes.array[:1], mixes.scale[:1], work.low.array)
         out.tensor.zero_()
         for index, layer in enumerate(self._layers):
             buffers.tasks.fill(0)
@@ -106,23 +121,28 @@ class Rwkv7Cpu(CpuStep):
                 kernels.add_norm_shift(
                     residual,
                     out.array,
-                    layer.att_shift,
+                    layer.att_mixes,
                     eps,
-                    (0, 1, 2),
+                    kernels.R_K_V,
                     att_shift,
                     index,
                     plan,
                     buffers,
-                    all_mixes,
-                    (0, 1, 2, 3),
+                    att_inputs,
+                    kernels.V_W_A_G,
                     layer.low_rank,
                 )
-            value = work.v_first if index == 0 else slots[1]
-            layer.receptance(for_r, slots[3])
-            layer.key(for_k, slots[0])
-            layer.value(for_v, value)
+            v = work.v_first if index == 0 else work.v
+            # in this order: k is written over x_r, and v over x_k
+            layer.receptance(x_r, work.r)
+            layer.key(x_k, work.k)
+            layer.value(x_v, v)
             products = kernels.Products(
-                *(x.array for x in (slots[3], slots[0], value, work.v_first, work.low))
+                r=work.r.array,
+                k=work.k.array,
+                v=v.array,
+                v_first=work.v_first.array,
+                low=work.low.array,
             )
             buffers.tasks.fill(0)
             with parallel():
@@ -144,18 +164,18 @@ class Rwkv7Cpu(CpuStep):
                 kernels.add_norm_shift(
                     residual,
                     out.array,
-                    layer.ffn_shift,
+                    layer.ffn_mixes,
                     eps,
-                    (0,),
+                    kernels.FFN_K,
                     ffn_shift,
                     index,
                     plan,
                     buffers,
-                    first_mix,
-                    (),
+                    ffn_inputs,
+                    kernels.NO_PAIRS,
                     layer.low_rank,
                 )
-            layer.ffn_key(for_r, work.middle)
+            layer.ffn_key(x_r, work.middle)  # x_r is now the only mix, x_k of this part
             with parallel():
                 scratch = self._memory.scratch("squared", self._config.ffn_size)
                 kernels.square_relu(
@@ -171,7 +191,8 @@ class Rwkv7Cpu(CpuStep):
     def _work(self, tokens: int) -> _Work:
         """Return memory for the activations of a step."""
         c = self._config
-        size = tokens * c.hidden_size
+        size = tokens * c.hidden_size  # of a slot
+        # four slots, or slot 0 and `middle`
         memory = self._tensor("slots", max(4 * size, size + tokens * c.ffn_size), dtype=self._dtype)
         slots = memory[: 4 * size].view(4, tokens, c.hidden_size)
         middle = Activations.of(memory[size : size + tokens * c.ffn_size].view(tokens, c.ffn_size))
@@ -190,7 +211,9 @@ class Rwkv7Cpu(CpuStep):
         return _Work(
             out=self._numbers("out", tokens, c.hidden_size),
             v_first=self._numbers("v_first", tokens, c.hidden_size),
-            slots=[Activations.of(slot) for slot in slots],
+            r=Activations.of(slots[3]),
+            k=Activations.of(slots[0]),
+            v=Activations.of(slots[1]),
             middle=middle,
             low=self._numbers("low", tokens + TILE_ROWS, self._ranks),
             mixes=mixes,
@@ -200,26 +223,29 @@ class Rwkv7Cpu(CpuStep):
 
     def _layer(self, layer: Rwkv7Layer) -> _Layer:
         att, shape = layer.att, self._shape
-        v0 = att.w0 if att.first else att.v0
+        v0 = att.w0 if att.first else att.v0  # not read in the first layer: only of v0's shape
         pairs = [] if att.first else [(att.v_down, att.v_up)]
         pairs += [(att.w_down, att.w_up), (att.a_down, att.a_up), (att.g_down, att.g_up)]
         downs, ups = ([pair[i].weight.detach() for pair in pairs] for i in range(2))
+        # in the order of `HeadWeights`
         small = (att.w0, att.a0, v0, att.k_k, att.k_a, att.r_k, att.ln_x.weight, att.ln_x.bias)
+        mixes = (att.x_r, att.x_k, att.x_v, att.x_w, att.x_a, att.x_g)
         return _Layer(
-            self._product(att.receptance),
-            self._product(att.key),
-            self._product(att.value),
-            self._product(att.output, shape.heads),
-            self._product(layer.ffn.key),
-            self._product(layer.ffn.value, self._groups),
-            _shift_weights(layer.norm_att, att.x_r, att.x_k, att.x_v, att.x_w, att.x_a, att.x_g),
-            pack_low_rank(downs, ups, shape),
-            HeadWeights(*(pad_heads(float_array(weight), shape) for weight in small)),
-            _shift_weights(layer.norm_ffn, layer.ffn.x_k),
+            receptance=self._product(att.receptance),
+            key=self._product(att.key),
+            value=self._product(att.value),
+            output=self._product(att.output, shape.heads),
+            ffn_key=self._product(layer.ffn.key),
+            ffn_value=self._product(layer.ffn.value, self._groups),
+            att_mixes=_shift_weights(layer.norm_att, *mixes),
+            low_rank=pack_low_rank(downs, ups, shape),
+            heads=HeadWeights(*(pad_heads(float_array(weight), shape) for weight in small)),
+            ffn_mixes=_shift_weights(layer.norm_ffn, layer.ffn.x_k),
         )
 
 
 def _shift_weights(norm: LayerNorm, *mixes: Tensor) -> ShiftWeights:
+    """Return a norm with the mixes that follow it; none after the last norm of the model."""
     stacked = (
         torch.stack([mix.detach() for mix in mixes])
         if mixes

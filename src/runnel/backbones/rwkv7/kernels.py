@@ -2,22 +2,39 @@
 
     T  tokens           S  sequences       H  heads           N  head size           D = H N
     R  rows of the state pool              L  layers          F  ffn_size
-    Np, Dp  N and D rounded up to whole vectors
+    Np, Dp  N and D rounded up to whole vectors of LANES numbers
     Rw      all four ranks together, each a whole number of panels (see `LowRank`)
     M       mixes that big products read: 3 in a time mix (r, k, v), 1 in the feed-forward part
     G, Kp   groups of 8-bit inputs, and the bytes of a group
 
-The letters of the mixes and the equations are those of `model.py`.
+In the kernels, `n` is N, `size` is Np, `width` is D and `padded` is Dp; `t` is a token, `h` a head,
+`c` the first column of a vector. A *word* is 32 bits: an fp32 number or two bf16 numbers. A *panel*
+is a right factor of a matrix product, TILE_COLUMNS outputs wide, laid out as words.
 
-In order, per layer (the products in brackets are `Product`s of the caller, `cpu.py`):
+The equations, as in `model.py`, with a' the a of the recurrence. Each token y of a half of a layer
+is normed and mixed with the token y' before it, x_m = y + (y' - y) mixes_m, and then
 
-    add_norm_shift   x_r, x_k, x_v and the low-rank activations
-    [r, k, v]
+    r = receptance(x_r)        k = key(x_k)       v = value(x_v)
+    v += (v of the first layer - v) sigmoid(v0 + v_up(v_down x_v))        not in the first layer
+    decay = exp(-exp(-1/2) sigmoid(w0 + w_up(tanh(w_down x_w))))
+    gate = sigmoid(a0 + a_up(a_down x_a))
+    g = g_up(sigmoid(g_down x_g))
+    removed = k * k_k / |k * k_k|        k *= 1 + (gate - 1) k_a        (|...| of each head)
+    a' = -removed        b = removed * gate        u = S^T a'
+    S = decay S + b u^T + k v^T        o = S^T r        S: keys by values, in each head
+    out = output(g * (group_norm(o) + (sum of r * k * r_k) v))
+    and in the feed-forward part: out = value(max(key(x_k), 0)^2)
+
+The order of the work, per layer (the products in brackets are `Product`s of the caller, `cpu.py`):
+
+    add_norm_shift   x_r, x_k, x_v, and the low-rank activations v_down x_v, tanh(w_down x_w),
+                     a_down x_a, sigmoid(g_down x_g)
+    [receptance, key, value]
     mix_heads        per head and block of tokens:
-                         _raise     products of the low-rank activations
-                         _prepare   r, k, v, decay, a, b
-                         advance    the recurrence (ops.wkv7.lanes)
-                         _finish    norm, bonus, gate
+                         _multiply_up   the low-rank products: v_up, w_up, a_up and g_up of these
+                         _prepare       r, k, v, decay, a', b
+                         advance        the recurrence (ops.wkv7.lanes)
+                         _finish        norm, bonus (the sum of r * k * r_k), gate g
     [output]
     add_norm_shift   x_k of the feed-forward part
     [key]
@@ -89,6 +106,14 @@ from runnel.ops.wkv7.lanes import advance
 
 BLOCK = 32  # tokens of a block of `mix_heads`: their tiles and the state stay in cache
 ROWS = 32  # tokens of a block of `add_norm_shift`, which is one task
+# The mixes that a call of `add_norm_shift` makes for the big products, and for the low-rank pairs.
+# They are tuples so that its code is made for their number; their numbers are counted from 0.
+R_K_V = (0, 1, 2)
+FFN_K = (0,)
+V_W_A_G = (0, 1, 2, 3)
+NO_PAIRS = ()
+# the places of the low-rank pairs in `LowRank`
+PAIR_V, PAIR_W, PAIR_A, PAIR_G = V_W_A_G
 
 
 class Shape(NamedTuple):
@@ -100,7 +125,9 @@ class Shape(NamedTuple):
 
 
 class HeadWeights(NamedTuple):
-    """Small fp32 weights of one layer's time mix, each (H, Np), every head padded with zeros."""
+    """Small fp32 weights of one layer's time mix, each (H, Np), every head padded with zeros; named
+    as in the equations.
+    """
 
     w0: Floats
     a0: Floats
@@ -108,13 +135,13 @@ class HeadWeights(NamedTuple):
     k_k: Floats
     k_a: Floats
     r_k: Floats
-    norm: Floats
+    norm: Floats  # of the group norm of o
     bias: Floats
 
 
 class LowRank(NamedTuple):
-    """The four low-rank pairs of a layer (v, w, a, g), as words for tile products: panels of
-    TILE_COLUMNS rows of a matrix.
+    """The four low-rank pairs of a layer (v, w, a, g), each a down matrix (rank, D) and an up
+    matrix (D, rank), as panels of words (`pack_panels`).
 
     Ranks are rounded up to whole panels and laid end to end, Rw together; v has rank 0 in the first
     layer.
@@ -122,7 +149,7 @@ class LowRank(NamedTuple):
 
     down: Floats  # (Rw / TILE_COLUMNS, Dp / numbers per word, TILE_COLUMNS)
     up: Floats  # (H panels per head, Rw / numbers per word, TILE_COLUMNS)
-    first: Indices  # (5,) the first panel of each pair, and their number
+    first_panel: Indices  # (5,) the first panel of each pair in `down`, and the number of panels
 
 
 class ShiftWeights(NamedTuple):
@@ -130,7 +157,9 @@ class ShiftWeights(NamedTuple):
 
     norm: Floats  # (Dp,)
     bias: Floats  # (Dp,)
-    mixes: Floats  # (M, Dp), and in a time mix three more rows, those of w, a and g
+    # (M, Dp): of r, k, v, and in a time mix also w, a, g, so that the mixes of the low-rank pairs,
+    # v, w, a and g, follow each other; or of k in the feed-forward part
+    mixes: Floats
 
 
 class BlockPlan(NamedTuple):
@@ -139,7 +168,7 @@ class BlockPlan(NamedTuple):
     cu_seqlens: Indices  # (S+1,)
     read_rows: Indices  # (S,), -1: start from zero
     write_rows: Indices  # (S,), -1: the end state is not wanted
-    first: Indices  # (blocks,) the sequence of each block's first token
+    first_sequence: Indices  # (blocks,) the sequence of each block's first token
 
 
 class Mixes(NamedTuple):
@@ -163,10 +192,10 @@ class Buffers(NamedTuple):
     tasks: Indices  # (1,) the next free task; zeroed by the caller of a kernel
 
 
-def pad_heads(weight: Floats, s: Shape) -> Floats:
+def pad_heads(weight: Floats, shape: Shape) -> Floats:
     """Pad each head with zeros: (D,) or (H, N) -> (H, Np)."""
-    out = np.zeros((s.heads, round_up(s.head_size)), np.float32)
-    out[:, : s.head_size] = weight.reshape(s.heads, s.head_size)
+    out = np.zeros((shape.heads, round_up(shape.head_size)), np.float32)
+    out[:, : shape.head_size] = weight.reshape(shape.heads, shape.head_size)
     return out
 
 
@@ -186,10 +215,11 @@ def plan_blocks(cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) ->
 
 
 def pack_panels(matrix: Tensor) -> Floats:
-    """Lay a matrix (rows, columns) out as words for tile products: (rows / TILE_COLUMNS, words of a
-    row, TILE_COLUMNS). `rows` is a multiple of TILE_COLUMNS, `columns` of LANES.
+    """Lay a matrix (rows, columns) out as words for `multiply_panel`, which multiplies by its
+    transpose: (rows / TILE_COLUMNS, words of a row, TILE_COLUMNS). `rows` is a multiple of
+    TILE_COLUMNS, `columns` of LANES.
     """
-    step = 4 // matrix.dtype.itemsize
+    step = 4 // matrix.dtype.itemsize  # numbers per word
     panels = (
         matrix.unflatten(1, (-1, step))
         .unflatten(0, (-1, TILE_COLUMNS))
@@ -199,38 +229,42 @@ def pack_panels(matrix: Tensor) -> Floats:
     return panels.view(torch.float32).squeeze(-1).numpy()
 
 
-def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:
+def pack_low_rank(downs: list[Tensor], ups: list[Tensor], shape: Shape) -> LowRank:
     """Lay out the low-rank pairs of v (absent in the first layer), w, a and g, all fp32 or all
     bf16: each has a down matrix (rank, D) and an up matrix (D, rank).
     """
-    width = s.heads * s.head_size
+    width = shape.heads * shape.head_size
     panel = TILE_COLUMNS
     down = torch.cat([F.pad(t, (0, -width % LANES, 0, -len(t) % panel)) for t in downs])
     up = torch.cat([F.pad(t, (0, -t.shape[1] % panel)) for t in ups], 1)
-    up = F.pad(up.unflatten(0, (s.heads, s.head_size)), (0, 0, 0, -s.head_size % panel)).flatten(
-        0, 1
-    )
+    up = F.pad(
+        up.unflatten(0, (shape.heads, shape.head_size)), (0, 0, 0, -shape.head_size % panel)
+    ).flatten(0, 1)
     sizes = [round_up(len(t), panel) // panel for t in downs]
-    first = np.cumsum([0] * (5 - len(sizes)) + sizes)
-    return LowRank(pack_panels(down), pack_panels(up), first)
+    # one 0 to begin with, and one more if v is absent
+    first_panel = np.cumsum([0] * (5 - len(sizes)) + sizes)
+    return LowRank(pack_panels(down), pack_panels(up), first_panel)
 
 
-def allocate(memory: StepMemory, s: Shape, rows: int) -> Buffers:
+def allocate(memory: StepMemory, shape: Shape, rows: int) -> Buffers:
     """Return buffers for a plan whose blocks and sequences are together `rows`."""
-    scratch, tasks = memory.scratch("heads", scratch_size(s))
-    before = memory.array("before", rows, round_up(s.heads * s.head_size))
+    scratch, tasks = memory.scratch("heads", scratch_size(shape))
+    before = memory.array("before", rows, round_up(shape.heads * shape.head_size))
     return Buffers(before, scratch, tasks)
 
 
-def scratch_size(s: Shape) -> int:
+def scratch_size(shape: Shape) -> int:
     """Return the fp32 numbers of scratch that one worker needs, for a block of `add_norm_shift` or
     for a head of `mix_heads`.
     """
-    width = round_up(s.heads * s.head_size)
-    size = round_up(s.head_size)
-    wide = round_up(s.head_size, TILE_COLUMNS)
-    block = 5 * width + 4 * ROWS * width + ROWS * TILE_COLUMNS
-    return round_up(max(block, size * size + BLOCK * (7 * size + 4 * wide + 2)), 16) + 16
+    padded = round_up(shape.heads * shape.head_size)
+    size = round_up(shape.head_size)
+    up = len(V_W_A_G) * round_up(shape.head_size, TILE_COLUMNS)
+    # `_shift_block`: now, other; mixed; stage; wide
+    block = 2 * padded + len(V_W_A_G) * ROWS * padded + ROWS * TILE_COLUMNS + len(R_K_V) * padded
+    # `_mix_head`: the state; `_Tiles`: seven of (BLOCK, Np), scale and bonus, up
+    head = size * size + BLOCK * (7 * size + 2 + up)
+    return round_up(max(block, head), LANES) + LANES  # with a cache line between workers
 
 
 # exp(-exp(-1/2) s) on 0 <= s <= 1 with a relative error of 8e-10, by reweighted least squares in
@@ -281,13 +315,13 @@ def norm_token(
     residual: Pointer,
     added: Pointer,
     width: int,
-    w: ShiftWeights,
+    weights: ShiftWeights,
     eps: Number,
     out: Pointer,
     update: bool,
 ) -> None:
-    """Set out = norm(residual + added) for one token, and residual += added if `update`. Pointers;
-    `out` has Dp numbers.
+    """Set out = norm(residual + added) for one token, and residual += added if `update`. The
+    pointers are to the token's row; `out` has Dp numbers.
     """
     sums = splat(ZERO)
     for c in range(0, width, LANES):
@@ -306,21 +340,21 @@ def norm_token(
     factor = splat(np.float32(1.0) / np.sqrt(total(squares) / np.float32(width) + eps))
     for c in range(0, width, LANES):
         v = mul(sub(load(out, c), mean), factor)
-        store(out, c, fma(v, load(address(w.norm), c), load(address(w.bias), c)))
+        store(out, c, fma(v, load(address(weights.norm), c), load(address(weights.bias), c)))
 
 
 @njit(**SERIAL)
-def start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> None:
-    """Set `before` (Dp,) to the token that a sequence carries from the step before (zeros: none).
-    If the sequence is empty, carry that token on.
+def carry_token(pool: Array, layer: int, plan: BlockPlan, sequence: int, before: Pointer) -> None:
+    """Set `before` (Dp,) to the normed token that a sequence carries from the step before; zeros if
+    it starts here. If the sequence is empty, carry that token on.
     """
-    read_row = p.read_rows[s]
-    write_row = p.write_rows[s]
+    read_row = plan.read_rows[sequence]
+    write_row = plan.write_rows[sequence]
     width = pool.shape[2]
     old = place_in_pool(pool, max(read_row, 0), layer, 0)
     for c in range(0, width, LANES):
         store(before, c, load_up_to(old, c, width - c) if read_row >= 0 else splat(ZERO))
-    if write_row >= 0 and p.cu_seqlens[s + 1] == p.cu_seqlens[s]:
+    if write_row >= 0 and plan.cu_seqlens[sequence + 1] == plan.cu_seqlens[sequence]:
         copy_row(before, width, place_in_pool(pool, write_row, layer, 0))
 
 
@@ -336,7 +370,8 @@ def mix(
     size: int,
 ) -> None:
     """Set out[m] = now + (before - now) * mixes[m] for one token and each m. In `out`, m + 1 is
-    `size` numbers after m. `indices`: any tuple of as many integers as there are mixes.
+    `size` numbers after m. `indices`: any tuple of as many integers as there are mixes (`R_K_V`);
+    `width`: the numbers to write; `padded`: the length of a row of `mixes`.
     """
     for c in range(0, width, LANES):
         x = load(now, c)
@@ -355,20 +390,21 @@ def project(
     out: Pointer,
     stride: int,
 ) -> None:
-    """Compute the low-rank activations of one block (`Mixes.low`) from its mixes for v, w, a and g,
-    (4, ROWS, Dp) in the dtype of `out`.
+    """Compute the low-rank activations of one block (`Mixes.low`, rows `stride` apart) from its
+    mixes for v, w, a and g, (4, ROWS, Dp) in the dtype of `out`, which `mixed` holds as words.
+    `stage` (ROWS, TILE_COLUMNS) takes the products of one panel.
     """
-    depth = padded // numbers_per_word(out)
-    for part in range(4):
-        left = shift(mixed, part * ROWS * depth)
-        for panel in range(low_rank.first[part], low_rank.first[part + 1]):
+    depth = padded // numbers_per_word(out)  # words of a mix
+    for pair in range(len(V_W_A_G)):
+        left = shift(mixed, pair * ROWS * depth)
+        for panel in range(low_rank.first_panel[pair], low_rank.first_panel[pair + 1]):
             right = shift(address(low_rank.down), panel * depth * TILE_COLUMNS)
             multiply_panel(out, left, depth, right, tokens, depth, ZERO, stage, TILE_COLUMNS)
             for i in range(0, tokens * TILE_COLUMNS, LANES):
                 x = load(stage, i)
-                if part == 1:
+                if pair == PAIR_W:
                     x = tanh(x)
-                elif part == 3:
+                elif pair == PAIR_G:
                     x = sigmoid(x)
                 store(out, i // TILE_COLUMNS * stride + panel * TILE_COLUMNS + i % TILE_COLUMNS, x)
 
@@ -388,9 +424,9 @@ class Products(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """Pointers to the scratch of one block of a head."""
+    """Pointers to the scratch of one block of a head, in the order of the memory."""
 
-    # (BLOCK, Np): r, decay, k, v, a, b, out
+    # (BLOCK, Np) each; `a` is a' of the equations, `out` is o
     r: Pointer
     decay: Pointer
     k: Pointer
@@ -399,7 +435,7 @@ class _Tiles(NamedTuple):
     b: Pointer
     out: Pointer
     scale: Pointer  # (BLOCK,): 1 / the length of the removal key
-    bonus: Pointer  # (BLOCK,): sum of r k r_k
+    bonus: Pointer  # (BLOCK,): sum of r * k * r_k
     up: Pointer  # (4, panels of a head, BLOCK, TILE_COLUMNS): low-rank products of v, w, a, g
 
 
@@ -422,41 +458,41 @@ def _tiles(memory: Pointer, size: int) -> _Tiles:
 
 
 @njit(**SERIAL)
-def _raise(
+def _multiply_up(
     low: Pointer, stride: int, count: int, n: int, low_rank: LowRank, h: int, out: Pointer
 ) -> None:
-    """Compute the low-rank products of one block and head. `low`: the activations of its first
-    token.
+    """Compute the low-rank products of one block and head, `_Tiles.up`. `low`: the activations of
+    the block's first token; the next token is `stride` numbers further.
     """
     step = numbers_per_word(low)
-    panels = round_up(n, TILE_COLUMNS) // TILE_COLUMNS
+    panels = round_up(n, TILE_COLUMNS) // TILE_COLUMNS  # of a head
     words = stride // step
-    length = low_rank.up.shape[1]
+    length = low_rank.up.shape[1]  # words of a row
     activations = as_kind(out, low)
-    for part in range(4):
-        first = low_rank.first[part] * TILE_COLUMNS // step
-        depth = low_rank.first[part + 1] * TILE_COLUMNS // step - first
+    for pair in range(len(V_W_A_G)):
+        first = low_rank.first_panel[pair] * TILE_COLUMNS // step
+        depth = low_rank.first_panel[pair + 1] * TILE_COLUMNS // step - first
         for panel in range(panels if depth else 0):
             right = shift(
                 address(low_rank.up), ((h * panels + panel) * length + first) * TILE_COLUMNS
             )
-            target = shift(out, (part * panels + panel) * BLOCK * TILE_COLUMNS)
+            target = shift(out, (pair * panels + panel) * BLOCK * TILE_COLUMNS)
             left = shift(activations, first)
             multiply_panel(low, left, words, right, count, depth, ZERO, target, TILE_COLUMNS)
 
 
 @njit(**SERIAL)
-def _raised(tiles: _Tiles, part: int, t: int, c: int, n: int) -> Vector:
-    """Return the numbers c .. c + 15 of token t of a low-rank product; `part` 0 is v, 1 w, 2 a, 3
-    g.
-    """
-    panel = part * (round_up(n, TILE_COLUMNS) // TILE_COLUMNS) + c // TILE_COLUMNS
+def _load_up(tiles: _Tiles, pair: int, t: int, c: int, n: int) -> Vector:
+    """Return the numbers c .. c + 15 of token t of the low-rank product of a pair."""
+    panel = pair * (round_up(n, TILE_COLUMNS) // TILE_COLUMNS) + c // TILE_COLUMNS
     return load(tiles.up, (panel * BLOCK + t) * TILE_COLUMNS + c % TILE_COLUMNS)
 
 
 @njit(**SERIAL)
 def _lengths(k: Pointer, stride: int, count: int, n: int, k_k: Pointer, tiles: _Tiles) -> None:
-    """Fill the tiles k and scale: 1 / the length of each removal key k * k_k."""
+    """Fill the tiles k, with the product's k, and scale, 1 / the length of each removal key k *
+    k_k.
+    """
     size = round_up(n)
     for t in range(count):
         squares = splat(ZERO)
@@ -472,22 +508,24 @@ def _lengths(k: Pointer, stride: int, count: int, n: int, k_k: Pointer, tiles: _
 
 @njit(**SERIAL)
 def _prepare(
-    x: Products,
+    products: Products,
     at: int,
     stride: int,
     first_layer: bool,
     count: int,
     n: int,
-    w: HeadWeights,
+    weights: HeadWeights,
     h: int,
     tiles: _Tiles,
 ) -> None:
-    """Fill the tiles of one block, from the products, whose first numbers are at `at`, and from the
-    low-rank products.
+    """Fill the tiles of one block, except `out`, from the products, whose first numbers are at
+    `at`, rows `stride` apart, and from the low-rank products in `tiles.up`.
     """
     size = round_up(n)
     place = h * size
-    _lengths(shift(address(x.k), at), stride, count, n, shift(address(w.k_k), place), tiles)
+    _lengths(
+        shift(address(products.k), at), stride, count, n, shift(address(weights.k_k), place), tiles
+    )
     unit = splat(ONE)
     for t in range(count):
         scale = splat(tiles.scale[t])
@@ -497,12 +535,12 @@ def _prepare(
             j = t * size + c
             rest = n - c
             m = place + c
-            r = load_up_to(address(x.r), i, rest)
+            r = load_up_to(address(products.r), i, rest)
             k = load(tiles.k, j)
-            gate = sigmoid(add(_raised(tiles, 2, t, c, n), load(address(w.a0), m)))
-            removed = mul(mul(k, load(address(w.k_k), m)), scale)
-            k = mul(k, fma(sub(gate, unit), load(address(w.k_a), m), unit))
-            bonus = fma(mul(r, k), load(address(w.r_k), m), bonus)
+            gate = sigmoid(add(_load_up(tiles, PAIR_A, t, c, n), load(address(weights.a0), m)))
+            removed = mul(mul(k, load(address(weights.k_k), m)), scale)
+            k = mul(k, fma(sub(gate, unit), load(address(weights.k_a), m), unit))
+            bonus = fma(mul(r, k), load(address(weights.r_k), m), bonus)
             store(tiles.r, j, r)
             store(tiles.k, j, k)
             store(tiles.a, j, sub(splat(ZERO), removed))
@@ -510,12 +548,12 @@ def _prepare(
             store(
                 tiles.decay,
                 j,
-                decay(sigmoid(add(_raised(tiles, 1, t, c, n), load(address(w.w0), m)))),
+                decay(sigmoid(add(_load_up(tiles, PAIR_W, t, c, n), load(address(weights.w0), m)))),
             )
-            v = load_up_to(address(x.v), i, rest)
+            v = load_up_to(address(products.v), i, rest)
             if not first_layer:
-                share = sigmoid(add(_raised(tiles, 0, t, c, n), load(address(w.v0), m)))
-                v = fma(sub(load_up_to(address(x.v_first), i, rest), v), share, v)
+                share = sigmoid(add(_load_up(tiles, PAIR_V, t, c, n), load(address(weights.v0), m)))
+                v = fma(sub(load_up_to(address(products.v_first), i, rest), v), share, v)
             store(tiles.v, j, v)
         tiles.bonus[t] = total(bonus)
 
@@ -526,15 +564,17 @@ def _finish(
     scales: Array,
     begin: int,
     count: int,
-    s: Shape,
-    w: HeadWeights,
+    shape: Shape,
+    weights: HeadWeights,
     h: int,
     tiles: _Tiles,
 ) -> None:
-    """Set out = (norm(tiles.out) + bonus v) g for `count` tokens from `begin` on."""
-    n = s.head_size
+    """Set out = (norm(tiles.out) + bonus v) g, the input of the product `output`, for `count`
+    tokens from `begin` on.
+    """
+    n = shape.head_size
     stride = out.shape[1]
-    own = shift(address(out), begin * stride + h * (stride // s.heads))
+    own = shift(address(out), begin * stride + h * (stride // shape.heads))
     in_bytes = numbers_per_word(address(out)) == 4
     size = round_up(n)
     place = h * size
@@ -549,13 +589,15 @@ def _finish(
             x = sub(load(tiles.out, row + c), mean)
             x = x if n - c >= LANES else keep(x, n - c)
             squares = fma(x, x, squares)
-        factor = splat(ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps)))
+        factor = splat(ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(shape.eps)))
         bonus = splat(tiles.bonus[t])
         for c in range(0, size, LANES):
             x = mul(sub(load(tiles.out, row + c), mean), factor)
-            x = fma(x, load(address(w.norm), place + c), load(address(w.bias), place + c))
+            x = fma(
+                x, load(address(weights.norm), place + c), load(address(weights.bias), place + c)
+            )
             x = fma(bonus, load(tiles.v, row + c), x)
-            x = mul(x, _raised(tiles, 3, t, c, n))
+            x = mul(x, _load_up(tiles, PAIR_G, t, c, n))
             if in_bytes:
                 store(tiles.out, row + c, x)
             else:
@@ -566,33 +608,35 @@ def _finish(
 
 @njit(**SERIAL)
 def _mix_head(
-    x: Products,
+    products: Products,
     out: Array,
     scales: Array,
     layer: int,
     pool: Array,
-    s: Shape,
-    w: HeadWeights,
+    shape: Shape,
+    weights: HeadWeights,
     low_rank: LowRank,
-    p: BlockPlan,
+    plan: BlockPlan,
     task: int,
     memory: Pointer,
 ) -> None:
-    """Compute all tokens of one head of one sequence."""
-    sequence = task // s.heads
-    h = task % s.heads
-    n = s.head_size
+    """Compute all tokens of one head of one sequence; `memory`: scratch, for the state (Np, Np) and
+    then `_Tiles`.
+    """
+    sequence = task // shape.heads
+    h = task % shape.heads
+    n = shape.head_size
     size = round_up(n)
-    stride = x.r.shape[1]
-    begin = p.cu_seqlens[sequence]
-    end = p.cu_seqlens[sequence + 1]
-    read_row = p.read_rows[sequence]
-    write_row = p.write_rows[sequence]
+    stride = products.r.shape[1]
+    begin = plan.cu_seqlens[sequence]
+    end = plan.cu_seqlens[sequence + 1]
+    read_row = plan.read_rows[sequence]
+    write_row = plan.write_rows[sequence]
     if begin == end and (write_row < 0 or write_row == read_row):
         return
     state = memory
     tiles = _tiles(shift(memory, size * size), size)
-    if read_row < 0 or size > n:
+    if read_row < 0 or size > n:  # without a state to copy, or with padding around it
         for i in range(0, size * size, LANES):
             store(state, i, splat(ZERO))
     if read_row >= 0:
@@ -601,13 +645,15 @@ def _mix_head(
             copy_row(shift(old, i * n), n, shift(state, i * size))
     for t in range(begin, end, BLOCK):
         count = min(BLOCK, end - t)
-        ranks = x.low.shape[1]
-        _raise(shift(address(x.low), t * ranks), ranks, count, n, low_rank, h, tiles.up)
-        _prepare(x, t * stride + h * n, stride, layer == 0, count, n, w, h, tiles)
+        ranks = products.low.shape[1]
+        _multiply_up(
+            shift(address(products.low), t * ranks), ranks, count, n, low_rank, h, tiles.up
+        )
+        _prepare(products, t * stride + h * n, stride, layer == 0, count, n, weights, h, tiles)
         advance(
             state, tiles.r, tiles.decay, tiles.k, tiles.v, tiles.a, tiles.b, count, size, tiles.out
         )
-        _finish(out, scales, t, count, s, w, h, tiles)
+        _finish(out, scales, t, count, shape, weights, h, tiles)
     if write_row >= 0:
         new = place_in_pool(pool, write_row, layer, h)
         for i in range(n):
@@ -616,37 +662,39 @@ def _mix_head(
 
 @njit(**PARALLEL)
 def mix_heads(
-    x: Products,
+    products: Products,
     out: Array,
     scales: Array,
     layer: int,
     pool: Array,
-    s: Shape,
-    w: HeadWeights,
+    shape: Shape,
+    weights: HeadWeights,
     low_rank: LowRank,
-    p: BlockPlan,
-    b: Buffers,
+    plan: BlockPlan,
+    buffers: Buffers,
 ) -> None:
     """Compute a layer's recurrence, and everything between it and the matrix products. Call it
     inside `numba_math.parallel()`.
 
     Args:
-        x: `Products`.
-        out: (T, D), filled with the output product's input in the dtype of `x`; may be `x.r`. Or in
-            8 bits for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        out: (T, D), filled with the output product's input in the dtype of `products`; may be
+            `products.r`. Or in 8 bits for `int8_matmul.multiply`, a head being a group: (T, H Kp)
+            uint8.
         scales: (T, H) fp32, filled with the scales of `out` in 8 bits; else not used.
         layer: which layer of the pool; 0 has no mixing of v.
-        pool: (R, L, H, N, N) fp32, key first; the rows in `p.write_rows` are updated.
-        s, w, low_rank, p, b: shape, `HeadWeights`, `LowRank` in the dtype of `x`, plan and buffers,
-            `b.tasks` zero.
+        pool: (R, L, H, N, N) fp32, key first; the rows in `plan.write_rows` are updated.
+        weights, low_rank: of the layer; `low_rank` in the dtype of `products`.
+        plan, buffers: of the step; `buffers.tasks` zero.
     """
-    tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
-    for worker in prange(b.scratch.shape[0]):
-        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
-        task = next_task(address(b.tasks))
+    tasks = (plan.cu_seqlens.shape[0] - 1) * shape.heads
+    for worker in prange(buffers.scratch.shape[0]):
+        memory = shift(address(buffers.scratch), worker * buffers.scratch.shape[1])
+        task = next_task(address(buffers.tasks))
         while task < tasks:
-            _mix_head(x, out, scales, layer, pool, s, w, low_rank, p, task, memory)
-            task = next_task(address(b.tasks))
+            _mix_head(
+                products, out, scales, layer, pool, shape, weights, low_rank, plan, task, memory
+            )
+            task = next_task(address(buffers.tasks))
 
 
 # A token's mixes need the normed token before it. Tokens are processed in blocks, any block by any
@@ -658,13 +706,13 @@ def mix_heads(
 def _shift_block(
     residual: Array,
     added: Array,
-    w: ShiftWeights,
+    weights: ShiftWeights,
     eps: Number,
     indices: tuple[int, ...],
     pool: Array,
     layer: int,
-    p: BlockPlan,
-    b: Buffers,
+    plan: BlockPlan,
+    buffers: Buffers,
     out: Mixes,
     low_indices: tuple[int, ...],
     low_rank: LowRank,
@@ -674,28 +722,30 @@ def _shift_block(
     """Compute the tokens of one block of `add_norm_shift`. `memory`: scratch."""
     tokens, width = residual.shape
     padded = round_up(width)
-    s = p.first[block]
+    sequence = plan.first_sequence[block]
     begin = block * ROWS
     end = min(tokens, begin + ROWS)
-    before = shift(address(b.before), block * padded)
-    now = memory
+    before = shift(address(buffers.before), block * padded)
+    now = memory  # (Dp,) the normed token, and in turn with `other` the one before it
     other = shift(memory, padded)
-    mixed = shift(memory, 2 * padded)
-    stage = shift(mixed, 4 * ROWS * padded)
+    mixed = shift(memory, 2 * padded)  # (4, ROWS, Dp): the mixes of the low-rank pairs
+    stage = shift(mixed, 4 * ROWS * padded)  # (ROWS, TILE_COLUMNS), see `project`
     wide = shift(stage, ROWS * TILE_COLUMNS)  # (3, Dp): mixes on their way to 8 bits
-    mixes = address(w.mixes)
+    mixes = address(weights.mixes)
     low = address(out.low)
     low_row = out.low.shape[1]
     for t in range(begin, end):
-        while p.cu_seqlens[s + 1] <= t:  # empty sequences too
-            s += 1
-        if t == p.cu_seqlens[s]:
-            before = shift(address(b.before), (p.first.shape[0] + s) * padded)
+        while plan.cu_seqlens[sequence + 1] <= t:  # empty sequences too
+            sequence += 1
+        if t == plan.cu_seqlens[sequence]:
+            before = shift(
+                address(buffers.before), (plan.first_sequence.shape[0] + sequence) * padded
+            )
         at = t * width
         norm_token(
-            shift(address(residual), at), shift(address(added), at), width, w, eps, now, True
+            shift(address(residual), at), shift(address(added), at), width, weights, eps, now, True
         )
-        if numbers_per_word(address(out.mixes)) == 4:
+        if numbers_per_word(address(out.mixes)) == 4:  # bytes
             mix(now, before, padded, padded, mixes, indices, wide, padded)
             for m in range(len(indices)):
                 row = shift(address(out.mixes), (m * tokens + t) * out.mixes.shape[2])
@@ -705,10 +755,10 @@ def _shift_block(
             mix(now, before, width, padded, mixes, indices, first_mix, tokens * width)
         if len(low_indices) > 0:
             tile = shift(as_kind(low, mixed), (t - begin) * padded)
-            low_mixes = shift(mixes, 2 * padded)
+            low_mixes = shift(mixes, 2 * padded)  # after the rows of r and k
             mix(now, before, padded, padded, low_mixes, low_indices, tile, ROWS * padded)
-        if t + 1 == p.cu_seqlens[s + 1] and p.write_rows[s] >= 0:
-            copy_row(now, width, place_in_pool(pool, p.write_rows[s], layer, 0))
+        if t + 1 == plan.cu_seqlens[sequence + 1] and plan.write_rows[sequence] >= 0:
+            copy_row(now, width, place_in_pool(pool, plan.write_rows[sequence], layer, 0))
         before, now, other = now, other, now
     if len(low_indices) > 0:
         target = shift(low, begin * low_row)
@@ -719,13 +769,13 @@ def _shift_block(
 def add_norm_shift(
     residual: Array,
     added: Array,
-    w: ShiftWeights,
+    weights: ShiftWeights,
     eps: float,
     indices: tuple[int, ...],
     pool: Array,
     layer: int,
-    p: BlockPlan,
-    b: Buffers,
+    plan: BlockPlan,
+    buffers: Buffers,
     out: Mixes,
     low_indices: tuple[int, ...],
     low_rank: LowRank,
@@ -736,56 +786,54 @@ def add_norm_shift(
     Args:
         residual: (T, D) fp32, updated in place.
         added: (T, D) fp32 or bf16 bits (uint16).
-        w: `ShiftWeights`: one mix, or those of r, k, v, w, a, g.
         eps: of the norm.
-        indices: (0,) or (0, 1, 2): the mixes that go to `out.mixes`, as a tuple so that the code is
-            made for this number of them.
-        pool: (R, L, D) fp32: y of the token before each sequence; the rows in `p.write_rows` are
+        indices: the mixes that go to `out.mixes`: `R_K_V` or `FFN_K`.
+        pool: (R, L, D) fp32: y of the token before each sequence; the rows in `plan.write_rows` are
             updated.
         layer: which layer of the pool.
-        p, b: plan and buffers, `b.tasks` zero.
+        plan, buffers: of the step; `buffers.tasks` zero.
         out: filled.
-        low_indices: () or (0, 1, 2, 3): no low-rank activations, or the activations of v, w, a, g.
+        low_indices: `V_W_A_G`, the activations of these go to `out.low`; or `NO_PAIRS`.
         low_rank: `LowRank`, fp32 or bf16.
     """
-    blocks = p.first.shape[0]
+    blocks = plan.first_sequence.shape[0]
     _, width = residual.shape
     small = np.float32(eps)
     padded = round_up(width)
-    for i in prange(blocks + p.read_rows.shape[0]):
-        before = shift(address(b.before), i * padded)
-        if i >= blocks:
-            start(pool, layer, p, i - blocks, before)
-        elif p.cu_seqlens[p.first[i]] < i * ROWS:
+    for i in prange(blocks + plan.read_rows.shape[0]):
+        before = shift(address(buffers.before), i * padded)
+        if i >= blocks:  # the token before a sequence; else the token before a block inside one
+            carry_token(pool, layer, plan, i - blocks, before)
+        elif plan.cu_seqlens[plan.first_sequence[i]] < i * ROWS:
             row = (i * ROWS - 1) * width
             old = shift(address(residual), row)
-            norm_token(old, shift(address(added), row), width, w, small, before, False)
-    for worker in prange(b.scratch.shape[0]):
-        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
-        block = next_task(address(b.tasks))
+            norm_token(old, shift(address(added), row), width, weights, small, before, False)
+    for worker in prange(buffers.scratch.shape[0]):
+        memory = shift(address(buffers.scratch), worker * buffers.scratch.shape[1])
+        block = next_task(address(buffers.tasks))
         while block < blocks:
             _shift_block(
                 residual,
                 added,
-                w,
+                weights,
                 small,
                 indices,
                 pool,
                 layer,
-                p,
-                b,
+                plan,
+                buffers,
                 out,
                 low_indices,
                 low_rank,
                 block,
                 memory,
             )
-            block = next_task(address(b.tasks))
+            block = next_task(address(buffers.tasks))
 
 
 @njit(**PARALLEL)
 def add_norm(
-    residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array, scratch: Scratch
+    residual: Array, added: Array, weights: ShiftWeights, eps: float, out: Array, scratch: Scratch
 ) -> None:
     """Set out = norm(residual + added); arguments as in `add_norm_shift`, but the residual is not
     changed.
@@ -802,7 +850,13 @@ def add_norm(
         for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
             at = t * width
             norm_token(
-                shift(address(residual), at), shift(address(added), at), width, w, small, row, False
+                shift(address(residual), at),
+                shift(address(added), at),
+                width,
+                weights,
+                small,
+                row,
+                False,
             )
             copy_row(row, width, shift(address(out), at))
 

@@ -91,7 +91,7 @@ class Shift(NamedTuple):
     """
 
     previous: Tensor  # (T,) int64, the row of each token's predecessor
-    last: Tensor  # (S,) int64, the row to carry on; that of an empty sequence is its carried token
+    last: Tensor  # (S,) int64, the row to carry on; of an empty sequence, its carried token
 
     @staticmethod
     def of(cu_seqlens: Tensor, device: torch.device) -> Shift:
@@ -373,17 +373,17 @@ def _initialize(model: Rwkv7) -> None:
     # so small that training decides the embeddings
     nn.init.uniform_(model.embeddings.weight, -1e-4, 1e-4)
     channel = torch.arange(c.hidden_size, dtype=torch.float32)
-    part = channel / c.hidden_size
-    even = channel / max(1, c.hidden_size - 1)
+    part = channel / c.hidden_size  # from 0 to almost 1 over the channels
+    even = channel / max(1, c.hidden_size - 1)  # from 0 to 1 over the channels
     # from -1 to 1 within each head
     zigzag = (channel % c.head_size) / max(1, c.head_size - 1) * 2 - 1
     zigzag = zigzag * zigzag.abs()
     for index, layer in enumerate(model.blocks):
-        depth = index / max(1, c.num_layers - 1)
-        height = 1 - index / c.num_layers
+        depth = index / max(1, c.num_layers - 1)  # from 0 to 1 over the layers
+        height = 1 - index / c.num_layers  # from 1 to almost 0 over the layers
         att, ffn = layer.att, layer.ffn
         bound = 0.5 * c.hidden_size**-0.5
-        shares = (
+        shares = (  # of the token before in a mix: 1 in the first channel, less in each next one
             (att.x_r, 0.2),
             (att.x_w, 0.9),
             (att.x_k, 0.7),

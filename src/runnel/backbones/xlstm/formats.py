@@ -3,7 +3,7 @@
     D  hidden size      H  heads      F  width of the feed-forward layers
 
 Both have the same names inside of blocks. Sizes come from the tensors, and the config must agree.
-Options that change what is computed are refused; those that choose kernels, or that no
+Options that change what is computed are refused; options that choose kernels, or that no
 implementation reads, are not looked at. Source: xLSTMConfig of transformers 5.23, xLSTMLargeConfig
 of NX-AI/xlstm 032a6fb.
 """

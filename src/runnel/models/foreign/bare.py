@@ -107,7 +107,7 @@ def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
 
 
 def load_neox_tokenizer(folder: Path) -> LibraryTokenizer:
-    """Return GPT-NeoX's tokenizer: that of the folder, if it has one, else from the hub or its
+    """Return the tokenizer of GPT-NeoX: from the folder, if it has one, else from the hub or its
     cache.
     """
     own = folder / LIBRARY_FILE
@@ -115,7 +115,7 @@ def load_neox_tokenizer(folder: Path) -> LibraryTokenizer:
 
 
 def markers(family: type[Backbone], tokenizer: Tokenizer) -> tuple[int | None, int | None]:
-    """Return the begin and end ids of a family's bare checkpoints: the published ones, or those of
+    """Return the begin and end ids of a family's bare checkpoints: the published ids, or the ids in
     the tokenizer's own files.
     """
     own = (tokenizer.begin_id if family.begins else None, tokenizer.end_id)

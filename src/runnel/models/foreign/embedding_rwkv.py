@@ -28,9 +28,11 @@ from runnel.errors import CheckpointError
 from runnel.models.recurrent.heads import TorchHead, wide
 from runnel.text.templates import DOCUMENT, Template
 
+# Beginnings of the names of tensors: of the retrieval head, of the reranker, and of heads that are
+# not read; all heads but the reranker come after "head.".
 _VECTOR, _RERANKER = "retr_head.", "reranker."
 _UNREAD = ("cls_head.", "sts_head.")
-_CLASSIFIER = {
+_CLASSIFIER = {  # of the reranker: file -> module
     "head.0.weight": "dense.weight",
     "head.0.bias": "dense.bias",
     "head.2.weight": "linear.weight",
@@ -76,7 +78,8 @@ class StateScore(TorchHead):
         CheckpointError: reader, layers and backbone do not fit together.
     """
 
-    inputs, state = "state", "wkv"
+    inputs = "state"
+    state = "wkv"  # the tensor of the backbone's state that it reads
 
     def __init__(
         self,
@@ -135,6 +138,9 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
 
 
 def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> TorchHead:
+    """Return the head of a reranker from its tensors: a whole RWKV-7 of official names, whose
+    embedding table has the one token that it reads, and a classifier.
+    """
     from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7  # no other model needs them
 
     tensors = {

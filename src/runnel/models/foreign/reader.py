@@ -1,4 +1,10 @@
-"""How a transformer that reads a text whole reads documents: each passage as a text of its own."""
+"""How a transformer that reads a text whole reads documents: each passage as a text of its own.
+
+A document's vector is the mean of the vectors of its passages, weighted by their tokens. The base
+classes, and what `read` returns, are in `models/reading.py`.
+
+P  passages of a document      d  width of the vectors
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -20,6 +26,7 @@ class WholeReader(TextReader):
     def read(
         self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
     ) -> list[ReadDocument]:
+        # 1. The most tokens of a passage, with what is written around it.
         model = self.model
         template = model.templates["document"]
         prompt = "document" if "document" in model.prompts else None
@@ -28,9 +35,10 @@ class WholeReader(TextReader):
             # the tokens of the prompt, the special tokens, and the one token of "a"
             around = len(next(self.embedder.render(["a"], prompt=prompt)))
             most = min(most, longest - around)
-        spans = []
-        rows = []
-        counts = []
+        # 2. Cut each document into passages, and make the ids of each passage.
+        spans = []  # of each document, (P, 2) characters
+        rows = []  # the ids of all passages of all documents
+        counts = []  # of each document, (P,) tokens
         texts = list(map(text_of, documents))
         for text, encoded in zip(
             texts, template.encode_batch(model.tokenizer, "document", texts), strict=True
@@ -41,18 +49,27 @@ class WholeReader(TextReader):
                     text, sentences, passage_bounds(sentence_of_tokens(sentences, encoded), most)
                 )
             )
-            read = list(
+            passages = list(
                 self.embedder.render((text[start:end] for start, end in spans[-1]), prompt=prompt)
             )
-            rows += read
-            counts.append(np.array([len(row) for row in read]))
+            rows += passages
+            counts.append(np.array([len(row) for row in passages]))
+        # 3. Read all passages together, and divide the vectors among the documents.
         vectors = self.embedder.encode_rows(rows, options.progress)
-        out = []
-        for one, count in zip(spans, counts, strict=True):
-            own = np.stack(list(itertools.islice(vectors, len(count))))
-            mean = count.astype(np.float32) @ own
+        read = []
+        for passage_spans_, count in zip(spans, counts, strict=True):
+            own = np.stack(list(itertools.islice(vectors, len(count))))  # (P, d)
+            weighted_sum = count.astype(np.float32) @ own
             tokens = int(count.sum())
-            out.append(
-                ReadDocument(mean / np.linalg.norm(mean), one, own, tokens, tokens, None, None)
+            read.append(
+                ReadDocument(
+                    vector=weighted_sum / np.linalg.norm(weighted_sum),
+                    spans=passage_spans_,
+                    passages=own,
+                    tokens=tokens,
+                    tokens_read=tokens,
+                    saved=None,
+                    memory=None,
+                )
             )
-        return out
+        return read

@@ -100,6 +100,7 @@ def load_transformer(
         prefix: "st": load it with sentence-transformers, even if runnel could; "st-code": also run
             the code that comes with the model.
     """
+    # 1. A BERT-like embedder that needs no other library runs as an `Encoder`.
     own_code = prefix == "st-code"
     theirs = read_sentence_transformer(folder)
     pairs = _is_cross_encoder(folder, config)
@@ -108,6 +109,7 @@ def load_transformer(
         backbone = load_backbone(folder, dtype, device)
         assert isinstance(backbone, Encoder)
         return backbone, read_encoder(folder, backbone, pooling)
+    # 2. All others run as a `Library`: choose the pooling, and load them.
     require_library(f"{folder}, a {config.get('model_type', 'sentence-transformers')!r} model,")
     decoder = is_decoder(str(config.get("model_type")))
     _check_reading(folder, config, decoder=decoder, own_code=own_code)
@@ -118,7 +120,7 @@ def load_transformer(
         causal=decoder and config.get("is_causal") is not False,
     )
     mode = _MODES[pooling or (theirs and theirs.pooling) or default]
-    # with the folder's own modules
+    # whether the folder's own modules are used, its pooling among them
     whole = pairs or (theirs is not None and pooling is None and job == "embed")
     library = open_library(
         folder,
@@ -128,6 +130,7 @@ def load_transformer(
         scores=pairs or job == "rerank",
         own_code=own_code,
     )
+    # 3. The templates of texts and pairs: stored by runnel, or made of the tokenizer's markers.
     place = folder / theirs.path if theirs else folder
     tokenizer = read_tokenizer(place)
     stored = getattr(library.model.transformers_model.config, _TEMPLATES, {})
@@ -143,6 +146,7 @@ def load_transformer(
     }
     if theirs is not None:
         warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
+    # 4. The heads. `FirstVector`, because each token of a `Library` has the pooled vector.
     heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector()}
     if pairs:  # a new cross-encoder has no trained layer yet, so no head either
         heads["rerank"] = Scores()

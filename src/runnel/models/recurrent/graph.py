@@ -3,6 +3,9 @@ hidden vectors and sums. `vectors` and `pair_scores` compute an embedder's vecto
 scores from them.
 
 d  width of vectors      n  rows or pairs
+
+A row is a text to read, a `Request`; a reading is a row with what has been read of it, an
+`OpenRequest`.
 """
 
 from collections.abc import Sequence
@@ -49,25 +52,30 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
     """
     assert requests and all(len(request.ids) for request in requests)
     check_segments(model, long)
+    # 1. Open the requests; without segments a step reads whole texts.
     readings = [
         OpenRequest(request, request.ids, model.backbone.block_ends(request.ids))
         for request in requests
     ]
     longest = max(reading.left for reading in readings)
     size = long.segment_tokens or longest
-    again = long.recompute and torch.is_grad_enabled() and longest > size
-    going = readings
+    # whether the backward pass runs each segment again, from the state before it
+    recompute = long.recompute and torch.is_grad_enabled() and longest > size
+    active = readings
     state = None
-    while going:
-        packed = pack([(reading, min(size, reading.left)) for reading in going])
+    while active:
+        # 2. Read the next segment of every text that goes on.
+        packed = pack([(reading, min(size, reading.left)) for reading in active])
         run = (model, packed, state, long)
-        parts, state = checkpoint(_run, *run, use_reentrant=False) if again else _run(*run)
+        parts, state = checkpoint(_run, *run, use_reentrant=False) if recompute else _run(*run)
+        # 3. Keep the requested vectors and sums of the segment.
         for (reading, count), part in zip(packed.plan, parts, strict=True):
             reading.add(count, *part)
-        more = [place for place, reading in enumerate(going) if reading.left]
-        if 0 < len(more) < len(going):
-            state = state.select(torch.tensor(more))
-        going = [going[place] for place in more]
+        # 4. Go on with the texts that have tokens left, and with their rows of the state.
+        unfinished = [place for place, reading in enumerate(active) if reading.left]
+        if 0 < len(unfinished) < len(active):
+            state = state.select(torch.tensor(unfinished))
+        active = [active[place] for place in unfinished]
     return [reading.result() for reading in readings]
 
 
@@ -84,7 +92,7 @@ def check_segments(model: Model, long: Long) -> None:
 def _run(
     model: Model, packed: Packed, state: State | None, long: Long
 ) -> tuple[list[tuple[Array, Array]], State]:
-    """Run one step: return the `OpenRequest.part` of each reading, and the state after it."""
+    """Run one step: return the `OpenRequest.part` of each reading, and the state after the step."""
     features = model.features
     ids = torch.from_numpy(packed.ids).to(model.backbone.device)
     added = None

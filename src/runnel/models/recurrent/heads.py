@@ -1,5 +1,6 @@
-"""Heads that are torch modules: those of models that torch runs, and `HeldHead`, which trains a
-head of arrays (`models/pocket/heads.py`).
+"""Heads that are torch modules: the heads of models that torch runs, and `HeldHead`, which trains a
+head of arrays (`models/pocket/heads.py`). A head turns hidden vectors into vectors or scores;
+`Head` (`models/head.py`) says which hidden vectors each kind asks for (`inputs`, `pooling`).
 
     D  width of the hidden vectors      E  width of a text's vector      V  vocabulary      n  items
     F  lexical features

@@ -76,6 +76,7 @@ class TorchModel(Model):
         super().__post_init__()
 
     def _derive(self) -> None:
+        """Set what follows from the heads' weights; `Model` calls it when these are new."""
         for head in self.heads.values():
             if isinstance(head, HeldHead):
                 head.refresh()

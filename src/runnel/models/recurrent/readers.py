@@ -1,10 +1,15 @@
-"""How a recurrent model reads documents for an embedder, and its stream.
+"""How a recurrent model reads texts for an embedder: `StateReader` reads whole documents, and
+`StateStream` a text that is still being written and arrives in pieces.
 
-One pass over a document also returns the state before its last passage: if text is appended later,
-reading resumes there.
+Every token of a document is read once. The engine reads a long document in two runs, up to its last
+passage and from there to its end. The state between the runs is saved: if text is appended to the
+document later, only the last passage may change, and reading resumes before it.
 
-P  passages of a document      p  passages before the one at which reading begins
-D  width of hidden vectors
+A pooled hidden vector is a mean of hidden vectors, each weighted by the model's weight of its token
+id (pooling "mean"), or the hidden vector of the last token (any other pooling). The embedder's head
+turns it into a vector.
+
+P  passages of a document      p  passages read so far      D  width of hidden vectors
 """
 
 import hashlib
@@ -37,40 +42,46 @@ log = logging.getLogger("runnel")
 
 
 class StateStream(Stream):
-    """The stream of a recurrent model: the end marker and the last unsettled word are read on a
-    copy of the state.
+    """The stream of a recurrent model. The last word, which may go on, and the end marker are read
+    on a copy of the state.
+
+    `Stream` (`models/reading.py`) holds `_embedder`, its `_model`, and `_sum` (D,) fp64, the
+    weighted sum of the hidden vectors read so far. It calls the hooks below: `_start` once, `_add`
+    for each `feed`, `_pooled` for `embedding`, `_values` for `save` and `_restore` for `load`.
     """
 
     def _start(self, lead: str) -> None:
         backbone = self._model.backbone
+        # Raise now if the backbone has no state; `zeros(1)` are the bounds of no sequences.
         backbone.check_whole(np.zeros(1), continues=not backbone.recurrent)
         self._tokens = self._model.tokenizer.stream()
-        self._state = backbone.new_state(1)
-        self._total = 0.0
+        self._state = backbone.new_state(1)  # after the words that cannot change any more
+        self._total = 0.0  # the sum of the weights in `_sum`
         # (1, D) the hidden vector of the last token; NaN until a token has been read here
         self._last = torch.full((1, len(self._sum)), torch.nan)
         template = self._model.templates["document"]
-        self._rest = template.starting_at("document")
+        self._rest = template.starting_at("document")  # the document's place, and the end marker
         self._advance(template.before("document").render(self._model.tokenizer).ids)
-        self._add(lead)
+        self._add(lead)  # the prompt, and a space before it if the template has one
 
     @property
     def tokens(self) -> int:  # type: ignore[override]
         return int(self._state.tokens[0])
 
     def _add(self, text: str) -> None:
+        # `feed` returns the tokens of the words that are complete, and keeps the last word
         self._advance(self._tokens.feed(text).ids)
 
     def _pooled(self) -> Tensor:  # of torch's heads
         tail = self._rest.render(self._model.tokenizer, document=self._tokens.peek().ids).ids
-        total, weight, last = self._sum, self._total, self._last
+        weighted_sum, total, last = self._sum, self._total, self._last
         if len(tail):
             result = self._read(tail)
-            total = total + result.sums[0].numpy()
-            weight = weight + float(result.totals[0])
+            weighted_sum = weighted_sum + result.sums[0].numpy()
+            total = total + float(result.totals[0])
             last = as_tensor(result.hidden)
         return (
-            torch.from_numpy((total / weight)[None]).float()
+            torch.from_numpy((weighted_sum / total)[None]).float()
             if self._embedder.pooling == "mean"
             else last
         )
@@ -92,6 +103,7 @@ class StateStream(Stream):
         self._tokens.restore(values["pending"].tobytes().decode())
 
     def _advance(self, ids: np.ndarray) -> None:
+        """Read ids after the text so far, and keep the state after them."""
         if len(ids):
             result = self._read(ids)
             assert result.state is not None
@@ -101,32 +113,37 @@ class StateStream(Stream):
             self._total = self._total + float(result.totals[0])
 
     def _read(self, ids: np.ndarray) -> Result:
-        """Read ids after the text so far, without changing the stream."""
+        """Read ids after the text so far, without changing the stream: the last hidden vector, and
+        the weighted sum of all.
+        """
         request = Request(
-            ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True
+            ids,
+            positions=[len(ids) - 1],
+            ranges=np.array([[0, len(ids)]]),
+            state=self._state,
+            keep_state=True,
         )
         return self._model.engine.run([request])[0]
 
 
 @dataclass(eq=False)
 class _Reading:
-    """A document that is being read. Its last passage starts at token `split`. Reading begins at
-    token `begin`: 0, or where an earlier reading was saved.
+    """A document that is being read, with what has been read of it: nothing, or the passages of an
+    earlier reading; then all passages before `split`; then everything.
     """
 
     ids: np.ndarray
-    spans: np.ndarray
+    spans: np.ndarray  # (P, 2) the characters of each passage
     starts: np.ndarray  # (P,) the first token of each passage
-    ends: np.ndarray
+    ends: np.ndarray  # (P,)
     text: str
-    # (p, D) the pooled hidden vectors of the passages before `begin`, later of those before `split`
-    known: Tensor
-    sum: Tensor  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
+    pooled: Tensor  # (p, D) the pooled hidden vectors of the passages read so far
+    sum: Tensor  # (D,) fp64, sum of the weighted hidden vectors of all tokens read so far
     total: float = 0.0  # sum of their weights
-    begin: int = 0
-    split: int = 0
-    state: State | None = None
-    saved: bytes | None = None
+    begin: int = 0  # the token at which the next run begins
+    split: int = 0  # the first token of the last passage; 0: read in one run, nothing is saved
+    state: State | None = None  # the state before token `begin`; None: zeros
+    saved: bytes | None = None  # the state before token `split`, packed
     memory: Remembered | None = None
 
 
@@ -138,41 +155,56 @@ class StateReader(TextReader):
     def read(
         self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
     ) -> list[ReadDocument]:
+        # 1. Lay out the documents, and resume those that begin like an earlier reading.
         readings = list(self._prepare(list(map(text_of, documents)), options))
-        for reading, before in zip(readings, saved, strict=True):
-            if before is not None:
-                self._resume(reading, before)
-        read = [len(reading.ids) - reading.begin for reading in readings]
-        count = TokenCount(options.progress)
+        for reading, earlier in zip(readings, saved, strict=True):
+            if earlier is not None:
+                self._resume(reading, earlier)
+        tokens_read = [len(reading.ids) - reading.begin for reading in readings]
+        progress = TokenCount(options.progress)
         engine = self.model.engine
+        # 2. The first run: long documents up to their last passage. A result's tag is its reading.
         first = [reading for reading in readings if reading.split > reading.begin]
         for result in engine.map(
-            [self._request(each, each.split, keep_state=True) for each in first], count.add
+            [self._request(each, each.split, keep_state=True) for each in first], progress.add
         ):
             self._take(result)
             result.tag.state, result.tag.begin = result.state, result.tag.split
+        # 3. Save these states.
         for reading in readings:
             if reading.split:
-                reading.saved = self._dump(reading)
+                reading.saved = self._pack(reading)
+        # 4. The second run: all documents to their ends.
         requests = [
             self._request(each, len(each.ids), keep_state=options.remember) for each in readings
         ]
-        for result in engine.map(requests, count.add):
+        for result in engine.map(requests, progress.add):
             after = self._take(result)
             if result.state is not None:
                 result.tag.memory = self._remembered(result.tag, result.state, after)
+        # 5. The head turns the pooled vectors of the passages, and of the document, into vectors.
         pooled = [
-            torch.cat([each.known, (each.sum / each.total).float()[None]]) for each in readings
+            torch.cat([each.pooled, (each.sum / each.total).float()[None]]) for each in readings
         ]
         return [
             ReadDocument(
-                vectors[-1], each.spans, vectors[:-1], len(each.ids), count, each.saved, each.memory
+                vector=vectors[-1],
+                spans=each.spans,
+                passages=vectors[:-1],
+                tokens=len(each.ids),
+                tokens_read=count,
+                saved=each.saved,
+                memory=each.memory,
             )
-            for each, vectors, count in zip(readings, self._vectors(pooled), read, strict=True)
+            for each, vectors, count in zip(
+                readings, self._vectors(pooled), tokens_read, strict=True
+            )
         ]
 
     def _prepare(self, texts: Sequence[str], options: ReadOptions) -> Iterator[_Reading]:
-        """Tokenize, in one call to the tokenizer, which uses all cores, and lay out documents."""
+        """Tokenize all texts, in one call to the tokenizer, which uses all cores, and lay each out
+        in passages.
+        """
         model = self.model
         template = self.model.templates["document"]
         prompt = model.prompts.get("document", "")
@@ -183,22 +215,32 @@ class StateReader(TextReader):
         for text, tokenized in zip(texts, encoded, strict=True):
             rendered = template.render(model.tokenizer, document=tokenized.ids)
             sentences = split_sentences(text, options.language)
-            # character offsets in the document alone: those of the prompt are negative
+            # character offsets in the document alone: the offsets of the prompt are negative
             own = tokenized.shifted(-len(prompt))
             bounds = sentence_of_tokens(sentences, own)
+            # the prompt's tokens belong to no sentence: the first one begins after them
             bounds[0] = np.searchsorted(own.starts, 0)
+            # (P+1,) the first sentence of each passage, and the number of sentences
             chosen = passage_bounds(bounds, options.passage_tokens)
+            # (P+1,) the bounds of the passages among the rendered ids
             tokens = bounds[chosen] + rendered.slices["document"].start
-            spans = passage_spans(text, sentences, chosen)
-            none = torch.zeros(0, width), torch.zeros(width, dtype=torch.float64)
-            reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:], text, *none)
-            if len(rendered.ids) >= options.save_from and len(chosen) > 2:
-                reading.split = int(tokens[-2])
+            reading = _Reading(
+                ids=rendered.ids,
+                spans=passage_spans(text, sentences, chosen),
+                starts=tokens[:-1],
+                ends=tokens[1:],
+                text=text,
+                pooled=torch.zeros(0, width),
+                sum=torch.zeros(width, dtype=torch.float64),
+            )
+            passages = len(chosen) - 1
+            if len(rendered.ids) >= options.save_from and passages > 1:
+                reading.split = int(tokens[-2])  # the start of the last passage
             yield reading
 
     def _resume(self, reading: _Reading, saved: bytes) -> None:
-        """Continue from an earlier reading if this document begins like that one and the saved data
-        is not damaged.
+        """Continue from an earlier reading, packed by `_pack`, if this document begins like the
+        earlier one and the saved data is not damaged.
         """
         try:
             stored = unpack(
@@ -208,38 +250,45 @@ class StateReader(TextReader):
             at = int(values["at"])
             count = len(values["known"])
             state = State(
-                {name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")},
+                {
+                    name.removeprefix("state."): tensor
+                    for name, tensor in values.items()
+                    if name.startswith("state.")
+                },
                 values["tokens"],
             )
             state.check(self.model.backbone.state_shapes())
-            known = values["known"]
+            pooled = values["known"]
             total = float(values["total"])
             sums = values["sum"]
             depends = values["depends"].tolist()
         except (StateError, KeyError, IndexError) as error:
             log.warning("%s; reading the document from the start", error)
             return
+        # The saved passages end where a passage of this document starts, before its last one.
         same_passages = (
             at <= reading.split and reading.starts[min(count, len(reading.starts) - 1)] == at
         )
         if same_passages and depends == _dependencies(reading, at, count):
             reading.state, reading.begin = state, at
-            reading.known, reading.sum, reading.total = known, sums, total
+            reading.pooled, reading.sum, reading.total = pooled, sums, total
 
-    def _dump(self, reading: _Reading) -> bytes:
+    def _pack(self, reading: _Reading) -> bytes:
+        """Pack what `_resume` needs, when `reading` has been read up to its split."""
         assert reading.state is not None
-        tensors = {"tokens": reading.state.tokens, "known": reading.known, "sum": reading.sum}
+        tensors = {"tokens": reading.state.tokens, "known": reading.pooled, "sum": reading.sum}
         tensors |= {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
         arrays = {"at": np.array([reading.split]), "total": np.array([reading.total])}
-        arrays["depends"] = np.array(_dependencies(reading, reading.split, len(reading.known)))
+        arrays["depends"] = np.array(_dependencies(reading, reading.split, len(reading.pooled)))
         return pack(
             arrays | {name: as_array(tensor) for name, tensor in tensors.items()},
             self.model.backbone.fingerprint(),
         )
 
     def _request(self, reading: _Reading, stop: int, *, keep_state: bool) -> Request:
-        """Return the request for the tokens `begin` to `stop`. It pools each passage in them, the
-        tokens after the last passage, and all of them.
+        """Make the request for the tokens `begin` to `stop`. Its result has a row for each passage
+        in them, then a row for the rest, the tokens after the last passage, and one for all of
+        them. If there is no rest, as before the split, its row is the last token alone.
         """
         inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
         starts = reading.starts[inside] - reading.begin
@@ -254,8 +303,8 @@ class StateReader(TextReader):
         return replace(request, positions=ends - 1)
 
     def _take(self, result: Result) -> Tensor:
-        """Add a result to its document: the passages to `known`, and the total to `sum`. Return the
-        pooled hidden vector of the tokens after the passages, (D,).
+        """Add a result of `_request` to its document: its passages to `pooled`, and all its tokens
+        to `sum` and `total`. Return the pooled hidden vector of the rest, (D,).
         """
         reading: _Reading = result.get().tag
         if self.embedder.pooling == "mean":
@@ -264,20 +313,23 @@ class StateReader(TextReader):
             reading.total = reading.total + float(result.totals[-1])
         else:
             pooled = as_tensor(result.hidden)
-            # the hidden vector at the last token so far
+            # the hidden vector of the last token so far, with the weight 1
             reading.sum = pooled[-1].double()
             reading.total = 1.0
-        reading.known = torch.cat([reading.known, pooled[:-2]])
+        reading.pooled = torch.cat([reading.pooled, pooled[:-2]])
         return pooled[-2]
 
     def _remembered(self, reading: _Reading, state: State, after: Tensor) -> DocumentState:
         """Make the remembered document from the end state, as `Reranker.remember` does: with the
-        mean of the hidden vectors from the document's first token on.
+        mean of the hidden vectors from the document's first token on. `after` (D,) is the mean of
+        the rest, the tokens after the last passage.
         """
+        # The mean of the passages' means and of the rest, each weighted by the weights of its
+        # tokens. `unique` drops the last edge if there is no rest.
         edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
         weight = np.asarray(self.model.weight)[reading.ids].astype(np.float64)
         totals = torch.from_numpy(np.add.reduceat(weight, edges[:-1]))
-        parts = torch.cat([reading.known, after[None]])[: len(totals)].double()
+        parts = torch.cat([reading.pooled, after[None]])[: len(totals)].double()
         document = np.unique(reading.ids[reading.starts[0] : reading.ends[-1]])
         return DocumentState.keep(
             reading.text, state, (totals @ parts / totals.sum()).float(), document, "int8"

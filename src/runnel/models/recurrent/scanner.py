@@ -3,6 +3,12 @@
 Each sentence is scored at its last visible token. Paper E (docs/papers.md) does the same, but
 begins again every 120k tokens; here the state is carried to the end.
 
+    read_query    reads the query once; its state begins every document
+    scan          reads each document from that state, and scores its sentences as they end
+
+Marks (`models/items.py`) tell the model of each token which kind of text it belongs to, and whether
+it occurs in the query; a head with the inputs "matches" needs them, and lexical features.
+
     S  sentences of a document      T  tokens of a row      K  kinds of mark
     n  sentences with a token       F  lexical features     D  width of hidden vectors
 """
@@ -100,7 +106,7 @@ class ItemMaker:
         """Return a query and a document as one row."""
         before, place = self.prefix(query_ids)
         ids = np.concatenate([before, tokens.ids])
-        start = len(before)
+        start = len(before)  # of the document
         ends, ranges, marks, lexical = self.units(query_ids, tokens)
         if not self._matches:
             return Item(Request(ids, ends + start), sentences=tokens, labels=labels)

@@ -1,6 +1,11 @@
-"""The scores of documents whose states are continued with a query.
+"""The scores of documents whose states are continued with a query, for a reranker.
 
-T  tokens of the query's part   D  width of hidden vectors   n  documents
+    remember    reads documents once and keeps their states
+    score       fills a batch of these states into the rows of one state, continues all rows with
+                the query's tokens in one step, and lets the head score what they give
+
+T  tokens of the query's part: the template from the query on   D  width of hidden vectors
+n  documents
 """
 
 import itertools
@@ -140,12 +145,12 @@ class StateScorer:
         start: int,
         query_ids: np.ndarray,
     ) -> np.ndarray:
-        """Return the scores (n,) of documents, whose states are in `room`, continued with `ids`
-        (T,), in which the query starts at `start`.
+        """Return the scores (n,) of documents: their states, copied into `room`, are continued with
+        `ids` (T,), in which the query starts at `start`.
         """
         engine = self.model.engine
         count = len(documents)
-        values: list[Any]
+        values: list[Any]  # the arguments of the head, which depend on its kind (`Head.inputs`)
         state = State(
             {name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count]
         )

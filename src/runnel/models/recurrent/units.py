@@ -17,6 +17,7 @@ def unit_scores(head: Head, result: Result) -> Tensor:
         return head(result.hidden[None], result.tag)
     if head.inputs != "matches":
         return head(head.pooled(result))
+    # The first range of such a request is the other text; its tag has the lexical features.
     means = result.means
     return head(means[1:], result.hidden, means[:1], torch.from_numpy(result.tag))
 
@@ -25,8 +26,9 @@ class UnitScores:
     """Scores the units of a request like an `Item`'s while it is read: each unit after its last
     token. Then only the score is kept.
 
-    `other` (1, D) is the mean of the hidden vectors of the text that the units are compared with.
-    The request does not have that text's tokens.
+    `other` (1, D) is the mean of the hidden vectors of the text that the units are compared with,
+    which was read before: the query. `reading` must read each unit as a range with one position,
+    its last token.
     """
 
     def __init__(

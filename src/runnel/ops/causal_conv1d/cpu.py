@@ -8,7 +8,15 @@ values, and a checked address cannot become a vector load.
 
 T  tokens      S  sequences      C  channels      w  taps
 
-A window has the w-1 inputs before a block of tokens, and then the block.
+    y[t, c] = silu(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c])
+
+A window has the w-1 inputs before a block of tokens (`before` is w - 1), and then the block. `taps`
+is the weight, transposed; `channel` is the first of a task's `count` channels.
+
+The backward pass recomputes the sums before SiLU. With s such a sum and g = dy silu'(s):
+
+    dx[t]  = sum over k of taps[k] g[t + (w-1) - k]
+    dtaps[k] = sum over t of g[t] x[t - (w-1) + k]        dbias = sum over t of g[t]
 """
 
 from typing import Any, NamedTuple

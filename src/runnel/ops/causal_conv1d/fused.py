@@ -5,6 +5,10 @@ before the tokens, and then `convolve`. At the end of the sequence, `keep_inputs
 conv state.
 
 w  conv width (taps)
+
+    out[t] = silu(bias + sum over k < w of weight[k] * input[t - (w-1) + k])        for each channel
+
+`back` is w - 1, `width` the number of channels and `padded` this number in whole vectors.
 """
 
 import numpy as np
@@ -97,8 +101,8 @@ def history(
     Args:
         source: a token's row of `width` channels; rows are `stride` apart.
         padded: the distance between rows of `out`.
-        before: how many tokens of the sequence come before it. Inputs from before the sequence are
-            those of its conv state `old` (width, back), or zeros unless `known`.
+        before: how many tokens of the sequence come before it. Inputs from before the sequence come
+            from its conv state `old` (width, back), or are zeros unless `known`.
     """
     for k in range(back):
         if before + k >= back:

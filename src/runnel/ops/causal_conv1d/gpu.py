@@ -1,6 +1,8 @@
 """causal_conv1d by flash-linear-attention's kernels. Needs Triton and flash-linear-attention.
 
-S  sequences      C  channels      w  taps
+T  tokens      S  sequences      C  channels      w  taps
+
+    y[t, c] = silu(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c])
 
 That package's states are (S, C, w). They begin with one input more, on which no output depends: it
 is added before the call and removed after it.
@@ -23,6 +25,7 @@ def causal_conv1d_gpu(
         if state is None
         else state.float()
     )
+    # the sequences that have tokens, their bounds and their states
     filled, cu, kept = without_empty(cu, start)
     if not filled.numel() or not x.numel():
         return x.clone(), start.clone()

@@ -1,6 +1,10 @@
 """causal_conv1d as w shifted sums over all sequences at once; differentiable, any device and dtype.
 
-S  sequences      w  taps
+T  tokens      S  sequences      C  channels      w  taps
+
+    y[t, c] = silu(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c])
+
+Before the start of a sequence, x comes from its state (S, C, w-1); `before` is w - 1.
 """
 
 import torch

@@ -3,8 +3,8 @@ bf16 inputs.
 
 T  tokens      C  channels
 
-The gradients, for each group of channels, with v = y silu(z), s = 1 / sqrt(mean v^2 + eps) and n =
-dout weight:
+For each group of channels of a token, with v = y silu(z) and s = 1 / sqrt(mean of v^2 + eps), the
+output is v s weight. The gradients, with dout the gradient of the output and n = dout weight:
 
     dv = s (n - v s^2 mean(n v))
     dy = dv silu(z)

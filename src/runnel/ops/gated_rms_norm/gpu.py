@@ -1,4 +1,7 @@
-"""gated_rms_norm by flash-linear-attention's kernel. Needs Triton and flash-linear-attention."""
+"""gated_rms_norm by flash-linear-attention's kernel. Needs Triton and flash-linear-attention.
+
+For each group of channels of a token, with v = y silu(z): v / sqrt(mean of v * v + eps) * weight.
+"""
 
 from torch import Tensor
 

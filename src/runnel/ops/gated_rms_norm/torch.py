@@ -1,4 +1,7 @@
-"""gated_rms_norm over all tokens at once; differentiable, any device and dtype."""
+"""gated_rms_norm over all tokens at once; differentiable, any device and dtype.
+
+For each group of channels of a token, with v = y silu(z): v / sqrt(mean of v * v + eps) * weight.
+"""
 
 import torch
 from torch import Tensor

@@ -1,10 +1,13 @@
-"""mlstm as compiled CPU kernels, for reading: chunk by chunk, the state of one head in cache; fp32
-arithmetic for all inputs.
+"""mlstm (the matrix memory of xLSTM) as compiled CPU kernels, for reading: chunk by chunk, the
+state of one head in cache; fp32 arithmetic for all inputs.
 
 Training runs in plain torch.
 
-S  sequences      H  heads      K  numbers of a key      V  numbers of a value
+T  tokens         S  sequences      H  heads      K  numbers of a key      V  numbers of a value
 Q  CHUNK, tokens of a chunk     `padded`: a size rounded up to whole tiles
+
+The recurrence (`ops/mlstm/__init__.py`) has two gates: lf_t = log sigmoid(f_t) forgets, and i_t
+lets in, as exp(i_t). m_t = max(lf_t + m_{t-1}, i_t) is the logarithm of the scale of C and n.
 
 Inside a chunk, with C, n, m_0 the state before it, C' and n' after it, s_t = lf_t + m_{t-1} - m_t
 (exp(s_t) is the forget gate of the recurrence) and i'_t = exp(i_t - m_t):
@@ -17,11 +20,22 @@ Inside a chunk, with C, n, m_0 the state before it, C' and n' after it, s_t = lf
     n'   = g_Q n + sum_j W_Qj k_j
 
 n is computed as a column of C whose v is always 1; then the divisor's sum is a column of the
-numerator.
+numerator. Columns are processed in panels of TILE_COLUMNS: the last panel of a part has the
+columns of C that are left, and in all columns after them n.
 
-m equals the recurrence's at every token. The exponents of W are running sums down each column, so
-that exponents near 0, the only ones that matter, are sums of small numbers; differences of two sums
-from the chunk's start would lose precision under strong gates.
+How the work is divided:
+
+    item     a head, or some columns of V of a head, if there are few heads: head * splits + split
+    share    a thread's work: a range of items, of some sequences (`Shares`)
+    _Part    one item of one sequence: `_chunk` runs over its chunks
+    panel    TILE_COLUMNS columns of a part
+
+The order of work in `_chunk`, for each chunk: q, k and q . k; `_read_gates`: W, g and m; `_weigh`:
+M, and the factors of q and k; then for each panel, the one with n first: h and the next state.
+
+m equals the m of the recurrence at every token. The exponents of W are running sums down each
+column, so that exponents near 0, the only ones that matter, are sums of small numbers; differences
+of two sums from the chunk's start would lose precision under strong gates.
 """
 
 from typing import NamedTuple
@@ -84,9 +98,12 @@ class _Scratch(NamedTuple):
     pairs: Array  # (Q, Q)
     mix: Array  # (Q, Q): W, then M
     enter: Array  # (Q,): g
-    leave: Array  # (Q,): the row of W at the chunk's end
-    tops: Array  # (Q,): m_t, then the divisors' inverse
-    values: Array  # (Q, TILE_COLUMNS): v, then ones
+    # (Q,): in `_read_gates` the exponents of the present row of W, after it the last row of W
+    leave: Array
+    # (Q,): lf_t when `_read_gates` begins, m_t when it ends; in `_chunk`, after the panel with n,
+    # 1 / the divisor of h_t
+    tops: Array
+    values: Array  # (Q, TILE_COLUMNS): columns of v, and ones in the columns of n
     result: Array  # (Q, TILE_COLUMNS): the numerators of h
     state: Array  # (panels, K padded, TILE_COLUMNS): C, then n in all columns that are left
 
@@ -115,7 +132,7 @@ def _allocate(K: int, panels: int) -> _Scratch:
 
 @njit(**SERIAL)
 def _read_state(states: _States, part: _Part, out: Array) -> Number:
-    """Fill `_Scratch.state` and return m."""
+    """Fill `_Scratch.state` (`out`) with a part's columns of C, and n after them; return m."""
     s, head, first, width = part
     if states.C.shape[0] == 0:
         out[:] = _ZERO
@@ -157,10 +174,11 @@ def _read_gates(
     now = np.float64(m)
     kept = 0.0
     for j in range(count):
-        before = now + np.float64(tops[j])
+        before = now + np.float64(tops[j])  # lf_j + m_{j-1}
         entering = np.float64(i[t + j, head])
+        # the greater of the two, or NaN if the gate is NaN
         now = entering if entering > before or entering != entering else before
-        step = np.float32(before - now)
+        step = np.float32(before - now)  # s_j
         kept += before - now
         for earlier in range(j):
             leave[earlier] += step
@@ -169,7 +187,7 @@ def _read_gates(
             mix[j, other] = fast_exp(leave[other]) if other <= j else _ZERO
         enter[j] = fast_exp(np.float32(kept))
         tops[j] = np.float32(now)
-    rounded = np.float32(now)
+    rounded = np.float32(now)  # m after the chunk; its rounding error goes into the factors
     rest = now - np.float64(rounded)
     for j in range(count):
         leave[j] = fast_exp(leave[j] + np.float32(rest))
@@ -207,6 +225,9 @@ def _chunk(
 ) -> Number:
     """Compute h of `count` tokens, 1 to CHUNK, from token t on, and the state after them; return m
     after them.
+
+    `multiply` takes the output, the left factor with the distances of its rows and columns, the
+    right factor, the rows, the depth, and by what the old output is multiplied.
     """
     queries, keys, turned, pairs, mix, _, _, tops, values, result, state = memory
     columns = queries.shape[1]
@@ -234,7 +255,7 @@ def _chunk(
         multiply(result, queries, columns, 1, state[panel], rows, K, _ZERO)
         multiply(result, mix, CHUNK, 1, values, rows, rows, _ONE, LOWER)
         multiply(state[panel], keys, 1, columns, values, columns, count, factor)
-        if width < TILE_COLUMNS:
+        if width < TILE_COLUMNS:  # the panel with n
             for j in range(count):
                 size = abs(result[j, width])
                 least = fast_exp(-tops[j])
@@ -265,8 +286,7 @@ def _scan(
 
     Args:
         q, k: (T, H, K).   v: (T, H, V).   i, f: (T, H).   cu: (S+1,).
-        splits: the columns of v of each head are divided into this many parts, item = head * splits
-            + part.
+        splits: the columns of v of each head are divided into this many items.
         shares: `Shares` of items.
         h: out, (T, H, V).   ends: out.
     """

@@ -1,7 +1,14 @@
 """mlstm in Triton kernels, chunkwise; fp32 arithmetic for fp32 and bf16 inputs. Needs Triton.
 
-T  tokens      H  heads      K  numbers of a key      V  numbers of a value
+T  tokens      S  sequences      H  heads      K  numbers of a key      V  numbers of a value
 N  chunks of all sequences together
+
+For each head, with its memory C (K, V), its normalizer n (K,), and m, the logarithm of the scale of
+both:
+
+    lf = log sigmoid(f_t)      m_t = max(lf + m_{t-1}, i_t)      q' = q_t / sqrt(K)
+    C_t = exp(lf + m_{t-1} - m_t) C_{t-1} + exp(i_t - m_t) k_t v_t^T        n_t: with 1 for v_t
+    h_t = C_t^T q' / (max(|n_t . q'|, exp(-m_t)) + eps)
 
 One pass over each sequence's chunks writes the state before every chunk, in parallel over
 sequences, heads and tiles of the matrix C; a second pass computes the outputs of all chunks at
@@ -10,9 +17,11 @@ operations.
 
 Rows of q, k, v, i and f are `..._row` elements apart for the kernels; everything else is
 contiguous. `table` is (3, N): the sequence, first token and the token after the last token of each
-chunk. Their arguments are listed one by one: Triton takes named tuples too, but a kernel is changed
-only together with a run on a GPU. An fp32 product takes three tf32 products, which are as accurate
-as fp32 to within a bit or two.
+chunk; `first` (S+1,) is the first chunk of each sequence. `C_in`, `n_in` and `m_in` are the states
+before the chunks, TILE_K and TILE_V the rows and columns of a program's tile of C. The kernels'
+arguments are listed one by one: Triton takes named tuples too, but a kernel is changed only
+together with a run on a GPU. An fp32 product takes three tf32 products, which are as accurate as
+fp32 to within a bit or two.
 
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """

@@ -1,10 +1,20 @@
-"""mlstm in its chunkwise form: batched matrix products inside chunks and one short loop over
-chunks; differentiable.
+"""mlstm (the matrix memory of xLSTM) in its chunkwise form: batched matrix products inside chunks
+and one short loop over chunks; differentiable.
 
-S  sequences      H  heads      K  numbers of a key      V  numbers of a value
-Q  tokens of a chunk            N  chunks of all sequences together
+T  tokens         S  sequences      H  heads
+K  numbers of a key (`width`)       V  numbers of a value (`size`)
+Q  tokens of a chunk                N  chunks of all sequences together
 
-Each sequence starts a new chunk; holes at its end forget nothing and add nothing.
+The recurrence, for each head with its memory C (K, V), normalizer n (K,) and m, the logarithm of
+the scale of both, from q and k (T, H, K), v (T, H, V), i and f (T, H):
+
+    lf = log sigmoid(f_t)      m_t = max(lf + m_{t-1}, i_t)      q' = q_t / sqrt(K)
+    C_t = exp(lf + m_{t-1} - m_t) C_{t-1} + exp(i_t - m_t) k_t v_t^T        n_t: with 1 for v_t
+    h_t = C_t^T q' / (max(|n_t . q'|, exp(-m_t)) + eps)
+
+`Grid` (`ops/packed.py`) holds the chunks: `put` lays tokens (T, ...) out as (N, Q, ...), `carry`
+runs the states from chunk to chunk, and `take` returns to (T, ...). Each sequence starts a new
+chunk; holes at its end forget nothing and add nothing.
 
 exp(m) C and exp(m) n do not depend on m. So everything is computed at a scale that is a constant
 for autograd, and m itself is used only in three places: with eps, in the end state and in the start
@@ -49,8 +59,8 @@ def mlstm_torch(
     query = put(q) * width**-0.5
     key = put(k)
     value = put(v)
-    forget = put(F.logsigmoid(f.to(dtype)))  # (N, H, Q)
-    enter = put(i, _HOLE)  # (N, H, Q)
+    forget = put(F.logsigmoid(f.to(dtype)))  # (N, H, Q): lf
+    enter = put(i, _HOLE)  # (N, H, Q): i
 
     # log_weight[i, j], the logarithm of the weight of token j's input at token i, is the input gate
     # of j plus the sum of the forget gates of j+1 .. i. Each sum is taken by itself: differences of
@@ -60,8 +70,9 @@ def mlstm_torch(
         forget[..., :, None].expand(*forget.shape, grid.chunk).masked_fill(~later.T, 0.0).cumsum(2)
     )
     log_weight = (steps + enter[..., None, :]).masked_fill(later, float("-inf"))  # (N, H, Q, Q)
-    kept = forget.cumsum(2)
+    kept = forget.cumsum(2)  # the logarithm of what is left of the state before the chunk
     top = log_weight.amax(3)  # m without the state before the chunk
+    # what each chunk adds to C and n, at the scale exp(top at its end)
     to_end = (log_weight[..., -1, :] - top[..., -1].detach()[..., None]).exp()
     added_C = (key * to_end[..., None]).transpose(2, 3) @ value
     added_n = (key * to_end[..., None]).sum(2)
@@ -72,13 +83,13 @@ def mlstm_torch(
     C, n, m = start if state is None else (part.to(dtype) for part in state)
     added = added_C, added_n, top[..., -1]
     before, end = grid.carry((C, n, m, m), functools.partial(_advance, added, kept[..., -1]))
-    C, n, scale, m = before
+    C, n, scale, m = before  # `scale` is m as a constant for autograd
 
-    m_token = torch.maximum(kept + m[..., None], top)  # (N, H, Q), equal to the recurrence's
+    m_token = torch.maximum(kept + m[..., None], top)  # (N, H, Q), m_t of the recurrence
     fixed = m_token.detach()
     mix = query @ key.transpose(2, 3) * (log_weight - fixed[..., None]).exp()
     entering = query * (kept + (scale[..., None] - fixed)).exp()[..., None]
-    weight = (entering @ n[..., None]).squeeze(3) + mix.sum(3)
+    weight = (entering @ n[..., None]).squeeze(3) + mix.sum(3)  # n_t . q'
     denominator = torch.maximum(weight.abs(), (-fixed).exp()) + eps * (m_token - fixed).exp()
     h = (entering @ C + mix @ value) / denominator[..., None]
     h = grid.take(h.transpose(1, 2))

@@ -4,7 +4,12 @@ inputs. Needs Triton.
 T  tokens      S  sequences      Di  channels      n  numbers of a channel's state
 N  chunks of all sequences together
 
-The recurrence is diagonal: a chunk maps the state h0 before it to exp(A * sum of dt) h0 + added.
+For each channel, with its state h (n,) and its row of A (n,):
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t
+    y_t = h_t . C_t + D x_t
+
+It is diagonal: a chunk maps the state h0 before it to exp(A * sum of dt) h0 + added.
 
     chunk_sums   for all chunks at once: `added` and the sum of dt
     join         for each sequence, over its chunks: the state before each chunk
@@ -16,8 +21,10 @@ to run.
 
 Rows of x, dt, B, C and dy are `..._row` elements apart for the kernels; everything else is
 contiguous. `table` is (3, N): the sequence, first token and the token after the last token of each
-chunk. Their arguments are listed one by one: Triton takes named tuples too, but a kernel is changed
-only together with a run on a GPU.
+chunk; `first` (S+1,) is the first chunk of each sequence. STATES is n and BLOCK n rounded up to a
+power of two, CHANNELS the channels of a program. `d_...` are gradients, `rates` is A, `skip` is D,
+and `arriving` is the gradient of the state after a token. The kernels' arguments are listed one by
+one: Triton takes named tuples too, but a kernel is changed only together with a run on a GPU.
 """
 
 from typing import Any

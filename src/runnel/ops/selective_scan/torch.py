@@ -1,8 +1,14 @@
 """The selective scan in plain torch operations: parallel inside chunks and over sequences,
 differentiable.
 
-S  sequences      Di  channels      N  numbers of a channel's state
+T  tokens      S  sequences      Di  channels      N  numbers of a channel's state
 Q  tokens of a chunk                K  sequences that are long enough to have the chunk
+
+For each channel, with its state h (N,) and its row of A (N,), from x and dt (T, Di), B and C (T, N)
+and D (Di,):
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t
+    y_t = h_t . C_t + D x_t
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The Mamba-2 recurrence (state space duality) over packed sequences.
+"""The recurrence of Mamba-2 over packed sequences; ssd is short for state space duality.
 
 T  tokens of all sequences      S  sequences      H  heads      P  numbers of a head's input
 G  groups of heads that share B and C             N  numbers of B and C

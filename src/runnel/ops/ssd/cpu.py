@@ -1,5 +1,5 @@
-"""ssd as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and bf16
-inputs.
+"""ssd (state space duality, the recurrence of Mamba-2) as compiled CPU kernels with a hand-written
+backward; fp32 arithmetic for fp32 and bf16 inputs.
 
 For training, and for any caller of `ssd`. Inference of the backbones has kernels of its own
 (`ops.chunk_tiles`), because they read the projection's output in its dtype and are fused with the
@@ -8,6 +8,10 @@ rest of the block.
     T  tokens      Sq sequences      H  heads      P  head size      G  groups      N  state size
     Q  tokens of a chunk             K  chunks of all sequences together
     `padded`: a size rounded up to whole tiles
+
+In the code: `s` a sequence, `h` a head, `g` a group, `k` a chunk, `t` its first token, `size` its
+tokens and `rows` these rounded up to whole tiles; i and j tokens of a chunk. `line` and `row` of
+`FlatRows` are its memory and the distance between its rows.
 
 The order of work, for both passes:
 
@@ -25,9 +29,9 @@ and S' the state after it:
     S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T
 
 Backward. No states are stored: a first pass, forward in time, recomputes them, and a second pass,
-backward in time, carries the gradient. With Z the gradient of the state after the chunk, Z' that of
-the state before it, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and M_ij = L_ij (C_i
-. B_j):
+backward in time, carries the gradient. With Z the gradient of the state after the chunk, Z' the
+gradient of the state before it, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and
+M_ij = L_ij (C_i . B_j):
 
     dC_i = exp(c_i) S^T dy_i                      in the first pass
            + sum over j of W_ij B_j               added in the second pass
@@ -210,7 +214,9 @@ def decayed(pairs: Array, log: Array, rows: int, out: Array) -> None:
 def _scale_rows(
     source: Array, rows: int, from_log: Array, sign: Number, offset: Number, out: Array
 ) -> None:
-    """Set out[i] = exp(offset + sign * from_log[i]) * source[i]."""
+    """Set out[i] = exp(offset + sign * from_log[i]) * source[i]: with sign 1 and offset 0 decayed
+    from the chunk's start, with sign -1 and offset c_Q decayed to its end.
+    """
     for i in range(rows):
         factor = fast_exp(offset + sign * from_log[i])
         for p in range(source.shape[1]):
@@ -219,12 +225,16 @@ def _scale_rows(
 
 @njit(**SERIAL)
 def _chunk(part: ChunkPairs, size: int, rows: int, N: int, m: _Scratch) -> None:
-    """Compute y of one chunk into `m.out` and the state after it. Overwrites u."""
+    """Compute y of one chunk into `m.out` and the state after it. Overwrites u.
+
+    `multiply` takes the output, the left factor with the distances of its rows and columns, the
+    right factor, the rows, the depth, and by what the old output is multiplied.
+    """
     u, out, log = m.u, m.out, m.log
     width = part.keys.shape[1]
     zero = np.float32(0.0)
     unit = np.float32(1.0)
-    total = log[size - 1]
+    total = log[size - 1]  # c_Q
     multiply(out, part.queries, width, 1, m.state, rows, N, zero)
     _scale_rows(out, rows, log, unit, zero, out)
     decayed(part.pairs, log, rows, m.mix)
@@ -308,7 +318,7 @@ def scan(
 
 
 class Gradients(NamedTuple):
-    """The gradients that `scan_back` writes."""
+    """The gradients that `scan_back` writes; dB and dC as parts that `gather` sums."""
 
     dx: Array  # (T, H, P)
     ddt: Array  # (T, H)
@@ -324,7 +334,7 @@ class _Back(NamedTuple):
     """Memory of one share of the backward, fp32."""
 
     log: Array  # (Q,) c
-    dots: Array  # (chunks of a sequence, Q)
+    dots: Array  # (chunks of a sequence, Q): dy_i . y'_i
     u: Array  # (Q, P padded)
     gradient: Array  # (Q, P padded): dy
     scaled: Array  # (Q, P padded): u or dy times its decay
@@ -362,7 +372,7 @@ def _allocate_back(chunks: int, chunk: int, columns: int, width: int) -> _Back:
 
 @njit(**SERIAL)
 def _read_chunk(inputs: Inputs, dy: FlatRows, h: int, t: int, size: int, P: int, m: _Back) -> int:
-    """Read u, log and dy of one chunk of one head; return the number of rows with holes."""
+    """Read u, log and dy of one chunk of one head; return the number of its rows, with holes."""
     rows = round_up(size, TILE_ROWS)
     read_steps(inputs, h, t, size, rows, P, m.u, m.log)
     read_rows(dy.line, dy.distance, t, size, rows, h * P, P, m.gradient)
@@ -498,7 +508,11 @@ def _head(
     m: _Back,
 ) -> None:
     """Process one head of a sequence. `keep`: dB and dC have gradients of another head of the
-    group, to which those of this head are added.
+    group, to which the gradients of this head are added.
+
+    1. Recompute the states, forward in time (`_first_chunk_pass`).
+    2. Begin with the gradient Z of the end state, and with r = <dS_end, S_end>.
+    3. Carry Z and r backward in time, and write the gradients (`_second_chunk_pass`).
     """
     _, H, P, N = out.dstate.shape
     first = chunks.first[s]

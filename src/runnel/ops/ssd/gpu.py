@@ -1,11 +1,16 @@
-"""ssd by flash-linear-attention's simple gated linear attention. Needs Triton and
-flash-linear-attention.
+"""ssd (state space duality, the recurrence of Mamba-2) by flash-linear-attention's simple gated
+linear attention. Needs Triton and flash-linear-attention.
 
-S  sequences
+T  tokens      S  sequences      H  heads      G  groups      P, N  sizes of a head's state
+
+For each head, with its state M (P, N):
+
+    M_t = exp(dt_t A) M_{t-1} + dt_t x_t B_t^T
+    y_t = M_t C_t + D x_t
 
 In that package's names, q is C, k is B, v is dt x, and the logarithm of the decay is dt A. Its
-state is the transpose of the state here, and it does not add D x. It has no groups: B and C are
-copied for every head.
+state is the transpose of the state here, and it does not add D x. It has no groups: B and C (T, G,
+N) are copied for every head.
 
 Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32.
 Longer sequences use its chunked kernel, whose factors (including dt x) and states between chunks
@@ -48,6 +53,7 @@ def ssd_gpu(
         else state.float()
     )
     wide = x.float()
+    # the sequences that have tokens, their bounds and their states
     filled, cu, kept = without_empty(cu, start)
     if not filled.numel() or not x.numel():
         return x.clone(), start.clone()

@@ -1,12 +1,23 @@
 """trapezoid in its chunked form: batched matrix products inside chunks and one short loop over
 chunks; differentiable.
 
-T  tokens      S  sequences      H  heads      R  inputs of a head for each token
-P  numbers of a value            N  numbers of a key
-Q  tokens of a chunk             K  chunks of all sequences together
-In `einsum`, the letters are k chunk, i and j tokens, h head, r and s inputs, n and p as above.
+T  tokens      S  sequences      H  heads      R  inputs of a head for each token (`rank`)
+P  numbers of a value (`size`)                 N  numbers of a key (`width`)
+Q  tokens of a chunk                           K  chunks of all sequences together
+In `einsum`, the letters are k chunk, i and j tokens, h head, r and s inputs, n one of N and p one
+of P numbers.
 
-Each sequence starts a new chunk; holes at its end have dt = 0 and change nothing.
+The recurrence (of Mamba-3), for each head with its state M (P, N), from q and k (T, H, R, N), v (T,
+H, R, P), and dt, A and trap (T, H):
+
+    W_t = sum over r of v_tr k_tr^T
+    a_t = exp(dt_t A_t)
+    M_t = a_t M_{t-1} + (1 - trap_t) dt_t a_t W_{t-1} + trap_t dt_t W_t
+    y_tr = M_t q_tr
+
+`Grid` (`ops/packed.py`) holds the chunks: `put` lays tokens (T, ...) out as (K, Q, ...), `carry`
+runs the states from chunk to chunk, and `take` returns to (T, ...). Each sequence starts a new
+chunk; holes at its end have dt = 0 and change nothing.
 
 A token's input enters the state twice, with its own token and with the next, and decays from its
 own token on. So later tokens see it with the sum of both weights, and it is one matrix product, as
@@ -39,8 +50,8 @@ def trapezoid_torch(
     size = v.shape[3]
     # converted once, so that a bf16 gradient is rounded once
     q, k, v_wide, dt, trap = (x.to(dtype) for x in (q, k, v, dt, trap))
-    own = trap * dt
-    again = (1 - trap) * dt
+    own = trap * dt  # the weight of a token's input at its own token
+    again = (1 - trap) * dt  # the weight of the input of the token before it
     filled = cu.diff() > 0
     # (T, H): the weight of a token's input at the next token of its sequence
     after = torch.cat([again[1:], again[:1]])
@@ -62,6 +73,7 @@ def trapezoid_torch(
 
     # Within chunks. The mask is applied before exp: above the diagonal the exponent is positive and
     # may overflow.
+    # `triu & tril` is the diagonal, where a token reads its own input.
     square = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=device)
     decay = (
         (log_decay[..., :, None] - log_decay[..., None, :])
@@ -75,6 +87,7 @@ def trapezoid_torch(
     y = torch.einsum("khirjs,kjhsp->kihrp", mix, value)
 
     # Across chunks.
+    # each input's weight in the state after the chunk, and what the chunk adds to the state
     to_end = (log_decay[..., -1:] - log_decay).exp() * both_grid
     added = torch.einsum("kjhrp,kjhrn->khpn", value * to_end.transpose(1, 2)[..., None, None], key)
     keep = log_decay[..., -1].exp()[..., None, None]

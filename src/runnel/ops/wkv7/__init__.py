@@ -47,9 +47,9 @@ def wkv7(
         Inputs are left unchanged.
 
     Source: Peng et al. 2025 (arXiv 2503.14456), the weighted key value state and its update.
-    Two conventions differ from the paper's and the RWKV-LM code's. Their state is the transpose,
-    (V, K). And w is here the logarithm of the decay itself, neither the argument of the decay's
-    sigmoid nor log(-w).
+    Two conventions differ from the paper and from the code of RWKV-LM. Their state is the
+    transpose, (V, K). And w is here the logarithm of the decay itself, neither the argument of the
+    decay's sigmoid nor log(-w).
     """
     cu = boundaries(len(k), cu_seqlens, state, *k.shape[1:], v.shape[2])
     return implementation("wkv7", backend, v)(r, w, k, v, a, b, cu, state)

@@ -1,8 +1,13 @@
 """wkv7 by flash-linear-attention's RWKV-7 kernels. Needs Triton and flash-linear-attention.
 
-S  sequences
+T  tokens      S  sequences      H  heads      K  numbers of a key      V  numbers of a value
 
-That package's state, w (the logarithm of the decay), a and b are those of `ops.wkv7`.
+For each head, with its state M (K, V):
+
+    M_t = diag(exp w_t) M_{t-1} + b_t (a_t^T M_{t-1}) + k_t v_t^T
+    o_t = M_t^T r_t
+
+That package has the same state, w (the logarithm of the decay), a and b.
 
 Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32; it
 has no backward pass. Longer sequences, and inputs with gradients, use its chunked kernel, whose
@@ -35,7 +40,7 @@ def wkv7_gpu(
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
-    inputs = r, w, k, v, a, b
+    inputs = (r, w, k, v, a, b)
     form = _form(inputs, cu, state)
     if form == "torch":
         return wkv7_torch(*inputs, cu, state)
@@ -44,6 +49,7 @@ def wkv7_gpu(
         if state is None
         else state.float()
     )
+    # the sequences that have tokens, their bounds and their states
     filled, cu, kept = without_empty(cu, start)
     if not filled.numel() or not v.numel():
         return v.clone(), start.clone()
@@ -82,8 +88,9 @@ def _form(
         return "recurrent"
     what = f"float32 gradients and sequences of more than {_RECURRENT} tokens"
     why = "the GPU kernels round to tf32"
-    if inputs[3].dtype == torch.bfloat16:
-        if not gradients or inputs[3].shape[2] >= _LEAST_VALUES:
+    v = inputs[3]
+    if v.dtype == torch.bfloat16:
+        if not gradients or v.shape[2] >= _LEAST_VALUES:
             return "chunk"
         what = f"gradients of heads of less than {_LEAST_VALUES} columns"
         why = "the GPU kernels do not compile for them"

@@ -97,7 +97,7 @@ def _advance_block(
     zero: Block,
 ) -> None:
     """Run `advance` on the columns of one block: S, v and out point to its first column. `zero`: a
-    block of zeros, whose number of vectors is that of all blocks here.
+    block of zeros; all blocks here have as many vectors.
     """
     u = zero
     for i in range(size):

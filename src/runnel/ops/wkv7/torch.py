@@ -4,10 +4,19 @@ differentiable.
 T  tokens      S  sequences      H  heads      K  numbers of a key      V  numbers of a value
 Q  tokens of a chunk             N  chunks of all sequences together    B  = N H
 
-Each sequence starts a new chunk; holes at its end are zeros, which change nothing.
+The recurrence, for each head with its state M (K, V), from r, w, k, a and b (T, H, K) and v (T, H,
+V):
 
-With h the state before a chunk, M_i the state after its token i, D(i, j) the decay from token j to
-token i, and u_i = M_{i-1}^T a_i:
+    M_t = diag(exp w_t) M_{t-1} + b_t (a_t^T M_{t-1}) + k_t v_t^T
+    o_t = M_t^T r_t
+
+`Grid` (`ops/packed.py`) holds the chunks: `put` lays tokens (T, ...) out as (N, Q, ...), `carry`
+runs the states from chunk to chunk, and `take` returns to (T, ...). Each sequence starts a new
+chunk; holes at its end are zeros, which change nothing.
+
+a and r read the state (the readers), b and k write it (the writers). With h the state before a
+chunk, M_i the state after its token i, D(i, j) the decay from token j to token i, and u_i =
+M_{i-1}^T a_i:
 
     u_i = (a_i D(i-1, start))^T h
           + sum over j < i of (a_i D(i-1, j) b_j) u_j + (a_i D(i-1, j) k_j) v_j
@@ -59,7 +68,8 @@ def wkv7_torch(
     mix, from_start, to_end, decay = _decayed_products(readers, writers, put(w))
 
     # Affine in the state h: u = u_h h + u_0, o = o_h h + o_0, state after the chunk = keep h +
-    # added.
+    # added. mix[:, 0, 0] is a with b, [:, 0, 1] a with k, [:, 1, 0] r with b, [:, 1, 1] r with k.
+    # `right` and `solved` have the K columns of u_h, then the V columns of u_0.
     right = torch.cat([from_start[:, 0], mix[:, 0, 1] @ value], 2)
     # `unitriangular` takes 1 for each number on the diagonal, whatever is stored there
     solved = torch.linalg.solve_triangular(-mix[:, 0, 0], right, upper=False, unitriangular=True)
