@@ -76,6 +76,7 @@ _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
 _AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
 _TITLE_CHARS = 120
 _JOINS = ",.;:)]"  # signs before which PDFium splits some lines
+_LEFTWARD = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")  # Hebrew, Arabic
 _WIDE_SCRIPT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
@@ -189,8 +190,9 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
 def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
-    parts = [row[0].text]
-    for before, after in pairwise(row):
+    read = _as_read(row)
+    parts = [read[0].text]
+    for before, after in pairwise(read):
         torn = (
             after.line_start
             and after.text[0] in _JOINS
@@ -208,6 +210,23 @@ def line_of(row: list[Word]) -> Line:
         core.height,
         row[0].font if one_font else None,
     )
+
+
+def _is_leftward(words: Sequence[Word]) -> bool:
+    """Return whether most words are in a script that is read from right to left."""
+    return 2 * sum(_LEFTWARD.search(word.text) is not None for word in words) > len(words)
+
+
+def _as_read(row: list[Word]) -> list[Word]:
+    """Return the words of a row in the order in which they are read."""
+    leftward = _is_leftward(row)
+    read: list[Word] = []
+    for other, run in groupby(
+        row[::-1] if leftward else row, lambda word: _is_leftward([word]) != leftward
+    ):
+        words = list(run)
+        read += words[::-1] if other else words
+    return read
 
 
 # ---- columns and tables --------------------------------------------------------------------------
@@ -259,6 +278,10 @@ class _Row:
 
     def is_across(self, gaps: list[Gap]) -> bool:
         return len(self.shared(gaps)) < len(gaps)
+
+    def is_caption(self, gaps: list[Gap]) -> bool:
+        across = self.is_phrase and self.is_across(gaps)
+        return across and CAPTION.match(line_of(self.words).text) is not None
 
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
@@ -348,9 +371,13 @@ class _Region:
             if not gaps:
                 plain += part
                 continue
-            table = _Table(part, gaps)
-            between = between or table.between()
+            between = between or _Table(part, gaps).between()
             if not between:
+                captions = [at for at, row in enumerate(part) if at > 1 and row.is_caption(gaps)]
+                if len(captions) == 1:  # another table may begin there
+                    start -= len(part) - captions[0]
+                    part = part[: captions[0]]
+                table = _Table(part, gaps)
                 plain += part[: table.first]
             if plain:
                 yield _column(plain, flows)
@@ -371,7 +398,10 @@ class _Region:
             if across:
                 yield _column(list(group), False)
                 continue
-            for words in filter(None, _columns(list(group), gaps)):
+            columns = [words for words in _columns(list(group), gaps) if words]
+            if _is_leftward([word for words in columns for word in words]):
+                columns.reverse()
+            for words in columns:
                 yield from _Region(words, self.code).leaves(depth=depth + 1)
 
     def _run(self, start: int) -> tuple[int, _Run]:
@@ -530,7 +560,8 @@ def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> 
         return True
     pairs = [(a[0], b[0]) for a, b in zip(labels, beside, strict=True) if a and b]
     numbers = sum(NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
-    if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * len(pairs):
+    named = len(pairs) > _FEW_WORDS  # a row of names may be above the numbers
+    if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * (len(pairs) - named):
         return True
     signs = {label[0] for label in filled}
     rows = sum(bool(a or b) for a, b in zip(labels, beside, strict=True)) if wide else len(labels)
