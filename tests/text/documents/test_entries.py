@@ -260,6 +260,13 @@ def test_a_time_begins_an_entry_wherever_it_stands(text, entries):
         "BEGIN:VEVENT\nUID:81@example.org\nDTSTART;TZID=UTC:20261103T0900\nSUMMARY:Visit\nEND:VEVENT\n"
         "BEGIN:VEVENT\nUID:82@example.org\nSUMMARY:Lunch\nEND:VEVENT",
         "FROM python:3.12\nWORKDIR /app\nCOPY requirements.txt .\nRUN make\nEXPOSE 8080",
+        # tasks, mounts, a message of HL7, clauses
+        "(A) 2026-05-01 Call the plumber +house @phone\nx 2026-05-02 Pay the rent\nWater plants @home\n"
+        "2026-05-04 Book the ferry +trip",
+        "UUID=12-34 / ext4 errors=remount-ro 0 1\n/dev/sdb1 /data ext4 defaults 0 2\n"
+        "tmpfs /tmp tmpfs size=2G 0 0\n/swapfile none swap sw 0 0",
+        "MSH|^~\\&|LAB|HOSP|202405011200\nPID|1||555-44||BERG^ANN\nOBX|1|SN|1554-5||^182|mg/dl",
+        "(A) the lessee keeps the fence in good repair at his own cost\n(B) the owner pays for water",
         "Annex – the small building behind the main house\nBoiler – what heats the water of both\n"
         "Valve V-12 – what closes the supply of the annex, painted red",
     ],

@@ -228,6 +228,9 @@ def test_other_archives_are_named(folder, tmp_path):
 )
 def test_kinds_are_recognized_by_content_before_name(kind, files):
     assert {recognize(*file) for file in files} == {kind}
+    for head, name in ((b"HTTP/1.1 200\r\n" * 90 + b"%PDF-1.3\r", "a.pdf"), (b"\0\1", "b.PDF")):
+        with pytest.raises(ReadError, match=f"{name} .*%PDF-"):
+            recognize(head, name)
     for head, message in (
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"),
         (b"{\\rtf1", "RTF"),
