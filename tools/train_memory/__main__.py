@@ -1,8 +1,13 @@
 """Prepare, train and measure the pilots of a recurrent sentence retriever.
 
 python -m tools.train_memory prepare DATA      token ids, into runs/memory (DATA: train_pocket)
+python -m tools.train_memory asked QUESTIONS FOLDER NAME  the same of documents in a folder and
+                                               questions with patterns, as runs/memory/NAME.npz
 python -m tools.train_memory KIND TOKENS RATE  train one of `train.make`; run again, it resumes
-python -m tools.train_memory measure KIND      ranks of held-back sentences, whole and alone
+python -m tools.train_memory measure KIND NAME [MOST]  ranks of the sentences of NAME.npz (held, or
+                                               one asked about), whole and alone; of documents of
+                                               at most MOST tokens. Before its training a KIND is
+                                               what it begins with.
 """
 
 import logging
@@ -12,9 +17,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from tools.train_memory.continued import taught
-from tools.train_memory.documents import evidence_documents, load, save
-from tools.train_memory.measure import ranks, summary
+from tools.train_memory.continued import Continued, taught
+from tools.train_memory.documents import evidence_documents, load, pattern_documents, save
+from tools.train_memory.measure import ranks, scored_ranks, summary
 from tools.train_memory.train import Training, make
 from tools.train_pocket.data import EVIDENCE
 
@@ -42,17 +47,27 @@ def train(kind: str, tokens: str, rate: str) -> None:
     training.run(load(RUNS / ("taught.npz" if kind == "continued" else "train.npz")))
 
 
-def measure(kind: str) -> None:
-    """Print first, first 5, first 10 and MRR of the held-back questions."""
+def measure(kind: str, name: str, most: str = "inf") -> None:
+    """Print first, first 5, first 10 and MRR of the questions about a file's documents."""
     model = make(kind)
-    weights = dict(model.named_parameters())
-    for name, value in load_file(RUNS / kind / "weights.safetensors").items():
-        weights[name].data.copy_(value)
+    written = RUNS / kind / "weights.safetensors"
+    if written.exists():
+        weights = dict(model.named_parameters())
+        for weight, value in load_file(written).items():
+            weights[weight].data.copy_(value)
+    elif isinstance(model, Continued):
+        model.later = 0  # pocket-mamba2 was trained to be scored at a sentence's end
+    documents = [
+        document for document in load(RUNS / f"{name}.npz") if len(document.ids) <= float(most)
+    ]
     for whole in (True, False):
-        found = [by_way for _, by_way in ranks(model, load(RUNS / "held.npz"), whole=whole)]
-        for way in found[0]:
+        if isinstance(model, Continued):
+            found = list(scored_ranks(model, documents, whole=whole))
+        else:
+            found = list(ranks(model, documents, whole=whole))
+        for way in found[0][1]:
             reading = "whole" if whole else "alone"
-            print(reading, way, summary([by_way[way] for by_way in found]))
+            print(reading, way, len(found), summary([by_way[way] for _, by_way in found]))
 
 
 if __name__ == "__main__":
@@ -61,8 +76,10 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["prepare", data]:
             prepare(Path(data))
-        case ["measure", kind]:
-            measure(kind)
+        case ["asked", questions, folder, name]:
+            save(list(pattern_documents(Path(questions), Path(folder))), RUNS / f"{name}.npz")
+        case ["measure", kind, name, *most]:
+            measure(kind, name, *most)
         case [kind, tokens, rate]:
             train(kind, tokens, rate)
         case _:

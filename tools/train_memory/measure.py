@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tools.train_memory.continued import Continued
 from tools.train_memory.documents import Document, Question
 from tools.train_memory.models import Text
 
@@ -28,8 +29,7 @@ def vectors_of(model: nn.Module, document: Document, *, whole: bool) -> np.ndarr
     """Return the vectors (S, D) of a document's sentences."""
     if whole:
         return np.asarray(model([Text(document.ids, document.bounds)]))
-    edges = zip(document.bounds[:-1].tolist(), document.bounds[1:].tolist(), strict=True)
-    alone = [Text(document.ids[a:b], np.array([0, b - a])) for a, b in edges]
+    alone = [Text(part.ids, part.bounds) for part in sentences_apart(document)]
     return np.concatenate(
         [np.asarray(model(alone[at : at + _ALONE])) for at in range(0, len(alone), _ALONE)]
     )
@@ -59,6 +59,34 @@ def ranks(
                     f"{document.name} {question.name}",
                     {way: best_rank(score, question.answers) for way, score in scores.items()},
                 )
+
+
+def scored_ranks(
+    model: Continued, documents: Sequence[Document], *, whole: bool
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield of each question its name and the rank of the best sentence that answers (0: none can),
+    by BM25 and by the model's scores, for which it reads the document with each question anew.
+    """
+    with torch.inference_mode():
+        for document in documents:
+            parts = [document] if whole else sentences_apart(document)
+            for question in document.questions:
+                pairs = [(part, question) for part in parts]
+                runs = [pairs[at : at + _ALONE] for at in range(0, len(pairs), _ALONE)]
+                score = torch.cat([scores for run in runs for scores in model(run)]).numpy()
+                yield (
+                    f"{document.name} {question.name}",
+                    {
+                        "bm25": best_rank(question.bm25, question.answers),
+                        "score": best_rank(score, question.answers),
+                    },
+                )
+
+
+def sentences_apart(document: Document) -> list[Document]:
+    """Return a document for each sentence of a document, without questions."""
+    edges = zip(document.bounds[:-1].tolist(), document.bounds[1:].tolist(), strict=True)
+    return [Document(document.name, document.ids[a:b], np.array([0, b - a]), []) for a, b in edges]
 
 
 def best_rank(scores: np.ndarray, answers: np.ndarray) -> int:

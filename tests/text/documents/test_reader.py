@@ -273,6 +273,16 @@ def test_a_crash_is_a_read_error_the_next_file_is_read_and_closing_ends_the_proc
     assert failing("") != after
 
 
+def test_a_broken_installation_is_no_damaged_file(monkeypatch, tmp_path):
+    (tmp_path / "a.html").write_text("<p>A sentence.</p>")
+    broken = "raise ImportError('no lxml')"
+    monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-c", broken))
+    with DocumentReader() as reader, pytest.raises(ReadError) as caught:
+        next(reader.read(tmp_path / "a.html"))
+    assert "exit code 1" in str(caught.value) and "ImportError: no lxml" in str(caught.value)
+    assert "damaged" not in str(caught.value)
+
+
 def test_what_a_parser_raises_is_a_read_error_and_costs_no_new_process(failing):
     before = failing("")
     # else it is not limited

@@ -91,6 +91,7 @@ class DocumentReader:
         self.encoding = encoding
         self.ocr = ocr
         self._worker: subprocess.Popen[bytes] | None = None
+        self._last_words = ""  # the last line of its standard error: why it could not start
         self._stopped = False
 
     def __enter__(self) -> DocumentReader:
@@ -103,7 +104,8 @@ class DocumentReader:
         """End the second process. The reader can still be used: it then starts another."""
         if self._worker is not None:
             self._worker.kill()
-            self._worker.communicate()
+            _, words = self._worker.communicate()
+            self._last_words = words.decode(errors="replace").strip().rpartition("\n")[2]
             self._worker = None
 
     def stop(self) -> None:
@@ -250,7 +252,7 @@ class DocumentReader:
         }
         if self._worker is None:
             self._worker = subprocess.Popen(
-                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         worker = self._worker
         assert worker.stdin is not None and worker.stdout is not None
@@ -299,6 +301,11 @@ class DocumentReader:
                 " raise the limit with --parse-seconds (Limits.seconds)"
             )
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if self._last_words:
+            return (
+                f"was not parsed: the process that parses documents could not start ({reason},"
+                f" {self._last_words!r}); install runnel again"
+            )
         return (
             f"crashed the process that parsed it ({reason}); it is damaged, hostile, or needs more"
             f" than {self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"

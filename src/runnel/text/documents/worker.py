@@ -114,11 +114,15 @@ def _end_after(processor_s: float, clock_s: float) -> None:
 
 
 def main() -> None:
-    """Do tasks until standard input ends. Output of libraries is redirected to standard error."""
+    """Do tasks until standard input ends. What libraries print is discarded: nobody reads the pipes
+    of standard output and error while a file is parsed.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
     # escapes half a surrogate pair as in JSON
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
-    os.dup2(2, 1)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
     for number, line in enumerate(sys.stdin):
         task: _Task = json.loads(line)
         limits = Limits(**task["limits"])
