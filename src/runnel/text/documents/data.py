@@ -179,9 +179,8 @@ def _value(element: ElementTree.Element) -> Value:
     """Return an element's text, or its attributes and elements; equal neighbors are a list. A table
     or a list is html.
     """
-    markup = _table(element) if tag(element) in _TABLES else ""
-    markup = _items(element) if tag(element) in _LISTS else markup
-    if markup:
+    name = tag(element)
+    if markup := (name in _TABLES and _table(element)) or (name in _LISTS and _items(element)):
         return markup
     if any(text and text.strip() for text in (element.text, *(child.tail for child in element))):
         for part in element.iter():

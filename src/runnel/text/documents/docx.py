@@ -208,10 +208,9 @@ class _Document:
             self._style = value_of(element, "pPr/pStyle")
         elif name == "r":
             keys = (value_of(element, "rPr/rStyle"), self._style)
-            chain = (style for key in keys for style in self.styles.chain(key))
-            fonts = (holder.find(_FONTS) for holder in (element, *chain))
-            named = (attribute(font, "ascii") for font in fonts if font is not None)
-            self._font = next(filter(None, named), "")
+            holders = (element, *(style for key in keys for style in self.styles.chain(key)))
+            fonts = (attribute(font, "ascii") for one in holders for font in one.findall(_FONTS))
+            self._font = next(filter(None, fonts), "")
             return self._is_hidden(element) or self._is_struck(element)
         if name in _UNSHOWN:
             # also an empty field of a form, with the advice to fill it

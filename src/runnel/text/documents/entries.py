@@ -36,8 +36,10 @@ _SIGN = re.compile(
     r"(?:\x1b\[[\d;]*+m|\u200e)*+(?:"  # colors of a terminal, and a mark of direction
     rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
     rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b(?![ ]?=))"
-    # [7], an address of the Internet, JSON, (A), a segment of HL7, a line of fstab
+    # [7], an address of the Internet, a line of a web server's log, JSON, (A), rows and statements
+    # of SQL, a segment of HL7, a line of fstab
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\"|\([A-Z]\)[ ]\S"
+    r"|\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/|\((?:\d+|NULL|'[^']*'),|(?:INSERT[ ]INTO|CREATE|ALTER)[ ]"
     r"|[A-Z][A-Z\d]{2}\||\S+[ \t]+(?:/\S*|none)[ \t]+\w+[ \t]+\S+[ \t]+\d[ \t]+\d[ \t]*\Z)"
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
@@ -197,6 +199,16 @@ class Entries:
             return _from(_begun(signs, {main}), len(lines))
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
             return _from(_begun(signs, set(counts)), len(lines))
+        # a line without columns belongs to the row above it if it is indented
+        flush = [line for line in lines if not line[0].isspace()] or lines
+        columns = sum(_COLUMNS.search(line) is not None for line in flush)
+        if columns >= max(_FEW, _CODES * len(flush)) and not any(map(_ITEM.match, flush)):
+            begins = (
+                n
+                for n, line in enumerate(lines)
+                if _COLUMNS.search(line.lstrip()) or not line[0].isspace()
+            )
+            return _from(begins, len(lines))
         rows = len(lines) >= _FEW and _are_rows(lines)
         return _from(range(len(lines)), len(lines)) if rows else []
 
@@ -284,8 +296,7 @@ def _are_rows(lines: Sequence[str]) -> bool:
     count = len(lines)
     if any(map(_ITEM.match, lines)):
         return False
-    columns = sum(_COLUMNS.search(line) is not None for line in lines)
-    if columns >= _CODES * count or all(map(_TERM.match, lines)):
+    if all(map(_TERM.match, lines)):
         return True
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)

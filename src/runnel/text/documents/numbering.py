@@ -34,7 +34,6 @@ _ORDINALS = {
     **{"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"},
     **{"nine": "ninth", "twelve": "twelfth"},
 }
-_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 _MOST_ROMAN = 3999
 _MOST_LETTERS = 26 * 5
 
@@ -154,7 +153,8 @@ def numeral(number: int, form: str) -> str:
     if form == "none":
         text = ""
     elif form == "ordinal":
-        text += "th" if number // 10 % 10 == 1 else _ENDINGS.get(number % 10, "th")
+        endings = {} if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}
+        text += endings.get(number % 10, "th")
     elif form.endswith("Text") and 0 < number <= len(_CARDINALS):
         tens, dash, last = _CARDINALS[number - 1].rpartition("-")
         if form == "ordinalText":

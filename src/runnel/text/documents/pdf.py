@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.pdf_forms import form_of
+from runnel.text.documents.pdf_forms import add_fields
 from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out
 from runnel.text.documents.pdf_parts import (
     join_sentences,
@@ -35,7 +35,7 @@ from runnel.text.documents.pdf_parts import (
     split_lists,
 )
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
-from runnel.text.documents.pdf_words import HIDDEN, Box, Word, words_of, words_of_text
+from runnel.text.documents.pdf_words import Box, Word, words_of, words_of_text
 from runnel.text.documents.table import add_rows
 
 if TYPE_CHECKING:
@@ -186,12 +186,13 @@ def _read_page(
     try:
         with closing(document[index]) as page:
             seen = words_of(page)
-            words = seen.words or words_of_text(recognized.get(index + 1, ""))
             lines = drawn_lines(page) if seen.words else []
-            form = form_of(document, page, seen.words)
-            words += form.words
-            fields = [PdfPart(index + 1, "paragraph", line, aside=True) for line in form.lines]
-            for fault in sorted(seen.faults | ({HIDDEN} if form.hidden else set())):
+            fields = [
+                PdfPart(index + 1, "paragraph", line, aside=True)
+                for line in add_fields(document, page, seen)
+            ]
+            words = seen.words or words_of_text(recognized.get(index + 1, ""))
+            for fault in sorted(seen.faults):
                 problems.faults.setdefault(fault, []).append(index + 1)
             if not words and not fields:
                 problems.empty.append(index + 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_ushort, cast, create_string_buffer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runnel.text.documents.pdf_words import Box, Word, is_inside, turned
+from runnel.text.documents.pdf_words import HIDDEN, Box, PageWords, Word, is_inside, turned
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage
@@ -36,48 +36,39 @@ class _Field(NamedTuple):
     place: Box  # in the page's own coordinates
 
 
-class FilledForm(NamedTuple):
-    """What is read of the form on a page.
+def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[str]:
+    """Add the filled fields of a page, its boxes to check, and text that was typed over it to its
+    words; return "label: value" for values without text beside them.
 
-    Attributes:
-        words: values that stand in lines of the page's text.
-        lines: "label: value" for values without text beside them.
-        hidden: whether there are values that cannot be seen; they are left out.
+    Their label is the field's description for users, else the text above or below the field, else
+    the field's name. Without text beside it, a box is read only if it is checked. Lines to write
+    on, of underscores or dots, are removed below values.
     """
-
-    words: list[Word]
-    lines: list[str]
-    hidden: bool
-
-
-def form_of(document: PdfDocument, page: PdfPage, words: list[Word]) -> FilledForm:
-    """Return the filled fields of a page, its boxes to check, and text that was typed over it.
-
-    A value without text beside it has as its label the field's description for users, else the text
-    above or below the field, else the field's name. Without text beside it, a box is read only if
-    it is checked. Lines to write on, of underscores or dots, are removed from `words` below values.
-    """
-    angle = Counter(word.angle for word in words).most_common(1)[0][0] if words else 0
-    upright = [word for word in words if word.angle == angle]
+    angle = Counter(word.angle for word in seen.words).most_common(1)[0][0] if seen.words else 0
     fields, hidden = _fields(document, page, angle)
-    filled = FilledForm([], [], hidden)
+    if hidden:
+        seen.faults.add(HIDDEN)
+    lines: list[str] = []
+    placed: list[Word] = []
     for field in sorted(fields, key=lambda field: (-field.box[3], field.box[0])):
-        words[:] = [
+        seen.words[:] = [
             word
-            for word in words
+            for word in seen.words
             if not (is_inside(word.box, field.place) and _LINE.fullmatch(word.text))
         ]
+        upright = [word for word in seen.words if word.angle == angle]
         beside = _beside(field.box, upright)
         if beside:
             box = (field.box[0], beside.bottom, field.box[2], beside.top)
-            filled.words.append(
+            placed.append(
                 Word(field.value, *box, angle, beside.font, line_start=False, box=field.place)
             )
         elif field.value != UNCHECKED:
             label = field.label if field.described else _near(field.box, upright) or field.label
             value = "yes" if field.value == CHECKED else field.value
-            filled.lines.append(f"{label.rstrip(' :')}: {value}" if label else value)
-    return filled
+            lines.append(f"{label.rstrip(' :')}: {value}" if label else value)
+    seen.words.extend(placed)
+    return lines
 
 
 def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Field], bool]:

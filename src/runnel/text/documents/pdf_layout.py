@@ -18,7 +18,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from math import inf
 from operator import attrgetter
 from statistics import median
@@ -219,14 +219,11 @@ def _is_leftward(words: Sequence[Word]) -> bool:
 
 def _as_read(row: list[Word]) -> list[Word]:
     """Return the words of a row in the order in which they are read."""
-    leftward = _is_leftward(row)
-    read: list[Word] = []
-    for other, run in groupby(
-        row[::-1] if leftward else row, lambda word: _is_leftward([word]) != leftward
-    ):
-        words = list(run)
-        read += words[::-1] if other else words
-    return read
+    runs = [
+        list(run)[::-1] if leftward else list(run)
+        for leftward, run in groupby(row, lambda word: _is_leftward([word]))
+    ]
+    return list(chain.from_iterable(runs[::-1] if _is_leftward(row) else runs))
 
 
 # ---- columns and tables --------------------------------------------------------------------------
