@@ -393,7 +393,7 @@ class _Reader:
             if base == end - 1 or not is_raised(end - 1, base):
                 return match[0]
             first = next(place for place in range(base + 1, end) if is_raised(place, base))
-            below = self.text[word.at + end : word.at + end + 2].lstrip()
+            below = self.text[word.at + end : word.at + end + 4].lstrip()
             if below[:1] in ("/", "\u2044"):  # a fraction
                 return f"{text[start:first]} {text[first:end]}"
             return text[start:first] + raised(self.text[: word.at + first], text[first:end])

@@ -26,7 +26,7 @@ def raised(before: str, text: str) -> str:
     """
     mark = text.strip()
     before = before[-8:]
-    if _POWER.fullmatch(mark) and mark not in ("0", "1"):
+    if _POWER.fullmatch(mark) and mark != "1":
         base = _NUMBER.search(before) or (len(mark) == 1 and _LETTER.search(before))
         if base if mark[0].isdigit() else _UNIT.search(before):
             return mark.translate(_SUPERSCRIPT)
