@@ -220,8 +220,7 @@ def _table(element: ElementTree.Element) -> str:
 
 def _cell(cell: ElementTree.Element, named: bool) -> str:
     name = "th" if named or tag(cell) == "th" else "td"
-    more = cell.get("morerows", "")
-    rows = cell.get("rowspan") or cell.get("rows") or str(1 + integer(more, 0))
+    rows = cell.get("rowspan") or cell.get("rows") or str(1 + integer(cell.get("morerows", ""), 0))
     columns = cell.get("colspan") or cell.get("cols") or "1"
     return f'<{name} rowspan="{escape(rows)}" colspan="{escape(columns)}">{_flat(cell)}</{name}>'
 

@@ -223,9 +223,9 @@ class _Document:
     def _is_on(self, run: Element, path: str) -> bool:
         """Return whether a run has a property by itself, its style or the paragraph's style."""
         own = run.find(path)
-        if self.styles.is_on(value_of(run, "rPr/rStyle"), path, own):
-            return True
-        return own is None and self.styles.is_on(self._style, path)
+        return self.styles.is_on(value_of(run, "rPr/rStyle"), path, own) or (
+            own is None and self.styles.is_on(self._style, path)
+        )
 
     def _is_hidden(self, run: Element) -> bool:
         """Return whether a run is hidden text, and count its characters if it is."""

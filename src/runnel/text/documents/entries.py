@@ -203,12 +203,14 @@ class Entries:
         flush = [line for line in lines if not line[0].isspace()] or lines
         columns = sum(_COLUMNS.search(line) is not None for line in flush)
         if columns >= max(_FEW, _CODES * len(flush)) and not any(map(_ITEM.match, flush)):
-            begins = (
-                n
-                for n, line in enumerate(lines)
-                if _COLUMNS.search(line.lstrip()) or not line[0].isspace()
+            return _from(
+                (
+                    n
+                    for n, line in enumerate(lines)
+                    if not line[0].isspace() or _COLUMNS.search(line.lstrip())
+                ),
+                len(lines),
             )
-            return _from(begins, len(lines))
         rows = len(lines) >= _FEW and _are_rows(lines)
         return _from(range(len(lines)), len(lines)) if rows else []
 

@@ -150,9 +150,8 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
                 alternates |= abs(number - other) == 2
                 constant |= {place for place, (a, b) in enumerate(pairs) if a == b}
                 break
-    counts = bool(edge.numbers) and not constant
-    page_number = counts and (alternates or _PAGE_NUMBER.fullmatch(edge.frame) is not None)
-    if times < (_NUMBER_TIMES if page_number else _TIMES):
+    page_number = alternates or _PAGE_NUMBER.fullmatch(edge.frame) is not None
+    if times < (_NUMBER_TIMES if page_number and edge.numbers and not constant else _TIMES):
         return None
     parts = edge.frame.split(NUMBER)
     signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]
