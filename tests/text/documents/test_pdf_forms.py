@@ -88,6 +88,12 @@ def test_a_box_without_text_beside_it_is_read_if_it_is_checked(read):
     yes = button("[60 398 72 410]", "/FT /Btn /T (a) /TU (Pets) /V /Yes", "Yes")
     no = button("[60 378 72 390]", "/FT /Btn /T (b) /TU (Smoking)", "Off")
     assert read([Placed(80, 700, "House rules")], [yes, no]) == ["House rules", "Pets: yes"]
+    group = [
+        "<< /FT /Btn /Ff 49152 /T (payment) /V /cash /Kids [11 0 R 12 0 R] >>",
+        button("[120 638 132 650]", "/Parent 10 0 R", "Off", "card"),
+        button("[200 638 212 650]", "/Parent 10 0 R", "cash", "cash"),
+    ]
+    assert read([Placed(80, 700, "House rules")], group) == ["House rules", "payment: cash"]
     answers = [button("[160 698 172 710]", "/T (c) /FT /Btn", "Off")]
     answers.append(button("[220 698 232 710]", "/T (d) /FT /Btn /V /Yes", "Yes"))
     page = [Placed(60, 700, "Any pets?"), Placed(176, 700, "Yes"), Placed(236, 700, "No")]

@@ -27,9 +27,12 @@ UNCHECKED = "\u2610"
 
 
 class _Field(NamedTuple):
-    """A field. `label`: its description for users, else its name."""
+    """A field. `label`: its description for users, else its name. `said`: of a box that is checked,
+    what stands for it beside its label.
+    """
 
     value: str
+    said: str
     label: str
     described: bool
     box: Box  # upright, like the boxes of words
@@ -65,7 +68,7 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
             )
         elif field.value != UNCHECKED:
             label = field.label if field.described else _near(field.box, upright) or field.label
-            value = "yes" if field.value == CHECKED else field.value
+            value = field.said if field.value == CHECKED else field.value
             lines.append(f"{label.rstrip(' :')}: {value}" if label else value)
     seen.words.extend(placed)
     return lines
@@ -77,6 +80,7 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Fie
     """
     from pypdfium2 import raw
 
+    form = document.formenv
     fields: list[_Field] = []
     hidden = False
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
@@ -85,24 +89,28 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Fie
             continue
         try:
             typed = raw.FPDFAnnot_GetSubtype(annotation) == raw.FPDF_ANNOT_FREETEXT
-            label = described = ""
-            if typed:
-                value = _string(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")
-            else:
-                described = _string(
-                    raw.FPDFAnnot_GetFormFieldAlternateName, document.formenv, annotation
-                )
-                name = _string(raw.FPDFAnnot_GetFormFieldName, document.formenv, annotation)
-                label = described or name
-                value = _value(document.formenv, annotation)
+            described = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
+            name = _string(raw.FPDFAnnot_GetFormFieldName, form, annotation)
+            value = (
+                _string(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")
+                if typed
+                else _value(form, annotation)
+            )
             unseen = raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN
-            hidden |= bool(value and unseen)
+            hidden |= bool(unseen and value and value != UNCHECKED)
             if value and not unseen:
                 rectangle = raw.FS_RECTF()
                 raw.FPDFAnnot_GetRect(annotation, rectangle)
                 place = (rectangle.left, rectangle.bottom, rectangle.right, rectangle.top)
-                box = turned(place, angle)
-                fields.append(_Field(value, label, typed or bool(described), box, place))
+                kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
+                choice = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
+                said = choice if choice and kind == raw.FPDF_FORMFIELD_RADIOBUTTON else "yes"
+                label = described or name
+                fields.append(
+                    _Field(
+                        value, said, label, typed or bool(described), turned(place, angle), place
+                    )
+                )
         finally:
             raw.FPDFPage_CloseAnnot(annotation)
     return fields, hidden
