@@ -799,6 +799,36 @@ def test_a_column_of_small_numbers_with_a_short_name_is_a_column(read):
     assert texts[:3] == [" | ".join(row) for row in rows]
 
 
+def test_a_raised_letter_after_a_number_is_the_mark_of_a_note_and_a_fraction_is_none(read):
+    page = [
+        Placed(60, 700, "It was 401"),
+        Placed(110.3, 704, "a", 7),
+        Placed(122, 700, "at age 70"),
+    ]
+    page += [Placed(168, 704, "1", 7), Placed(172, 700, "/2 in room 2a.")]
+    text = flat(read([page]))
+    assert text.startswith("It was 401[a] at age 70 1") and text.endswith("room 2a.")
+
+
+def test_a_paragraph_after_a_list_is_no_part_of_its_last_item(read):
+    lines = [Placed(60, 700, "The keeper must do this:"), Placed(78, 686, "1. close the gate")]
+    lines += [
+        Placed(78, 672, "2. feed the cat"),
+        Placed(60, 658, "Afterwards the keeper goes home."),
+    ]
+    texts = [text for _, text in shown(read([lines]))]
+    assert texts[-1] == "Afterwards the keeper goes home."
+    centered = [
+        Placed(120, 700, "Rules of the lake"),
+        Placed(83, 686, "And of all the wells around it"),
+    ]
+    first = [Placed(78, 650, EAST[0]), *column(60, EAST[1:], 636)]
+    assert [text for _, text in shown(read([centered + first]))] == [
+        "Rules of the lake\nAnd of all the wells around it",
+        "\n".join(EAST),
+    ]
+
+
 def test_raised_numbers_are_notes_after_years_and_powers_after_ten(read):
     raised = [Placed(60, 700, "In 1931"), Placed(97.3, 704, "4", 7), Placed(104, 700, "it had 10")]
     raised += [Placed(146.4, 704, "-3", 7), Placed(158, 700, "liters.")]

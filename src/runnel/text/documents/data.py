@@ -213,9 +213,8 @@ def _table(element: ElementTree.Element) -> str:
         return ""
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     titles = [part for parent in (element, *element) for part in parent if tag(part) in _CAPTIONS]
-    caption = " ".join(map(_flat, titles))
     notes = "".join(f"<p>{_flat(part)}</p>" for part in element if tag(part).endswith("-foot"))
-    return f"<table><caption>{caption}</caption>{body}</table>{notes}"
+    return f"<table><caption>{' '.join(map(_flat, titles))}</caption>{body}</table>{notes}"
 
 
 def _cell(cell: ElementTree.Element, named: bool) -> str:

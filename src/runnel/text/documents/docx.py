@@ -38,7 +38,6 @@ _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # "rt" are readings of ruby
 _VANISH = "{*}rPr/{*}vanish"
 _FONTS = "{*}rPr/{*}rFonts"
-_PAGES = (".htm", ".html", ".xhtml")
 _BOLD = "{*}rPr/{*}b"
 _OFF = ("0", "false", "none")
 # elements that are not shown because of one of these properties
@@ -349,7 +348,11 @@ class _Document:
     def _add_chunk(self, element: Element) -> None:
         """Add a web page that is to be inserted in the document; say that other files are not."""
         _, name = self.links.get(attribute(element, "id"), ("", ""))
-        if name.endswith(_PAGES) and name in self.archive.names and self.flow.table is None:
+        if (
+            name.endswith((".htm", ".html", ".xhtml"))
+            and name in self.archive.names
+            and self.flow.table is None
+        ):
             self.flow.add_to(self.canonical)
             add_page(self.canonical, decode(self.archive.read(name), name).text)
         else:

@@ -200,9 +200,9 @@ class Entries:
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
             return _from(_begun(signs, set(counts)), len(lines))
         # a line without columns belongs to the row above it if it is indented
-        flush = [line for line in lines if not line[0].isspace()] or lines
-        columns = sum(_COLUMNS.search(line) is not None for line in flush)
-        if columns >= max(_FEW, _CODES * len(flush)) and not any(map(_ITEM.match, flush)):
+        outer = [line for line in lines if not line[0].isspace()] or lines
+        columns = sum(_COLUMNS.search(line) is not None for line in outer)
+        if columns >= max(_FEW, _CODES * len(outer)) and not any(map(_ITEM.match, outer)):
             return _from(
                 (
                     n

@@ -104,12 +104,11 @@ def read_pdf(
                 f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or"
                 " hostile"
             )
-        form = document.get_formtype()
-        if form:
+        if document.get_formtype():
             logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # XFA is told below
             document.init_forms()
         problems = _Problems()
-        if form == FORMTYPE_XFA_FULL:
+        if document.get_formtype() == FORMTYPE_XFA_FULL:
             problems.faults[_XFA] = list(range(1, len(document) + 1))
         outline = _outline(document)
         return _build(

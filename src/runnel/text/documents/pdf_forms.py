@@ -104,11 +104,14 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Fie
                 place = (rectangle.left, rectangle.bottom, rectangle.right, rectangle.top)
                 kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
                 choice = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
-                said = choice if choice and kind == raw.FPDF_FORMFIELD_RADIOBUTTON else "yes"
-                label = described or name
                 fields.append(
                     _Field(
-                        value, said, label, typed or bool(described), turned(place, angle), place
+                        value,
+                        said=choice if kind == raw.FPDF_FORMFIELD_RADIOBUTTON else "yes",
+                        label=described or name,
+                        described=typed or bool(described),
+                        box=turned(place, angle),
+                        place=place,
                     )
                 )
         finally:

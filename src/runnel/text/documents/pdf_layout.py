@@ -74,6 +74,9 @@ _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
 # "one- and two-sided": the hyphen stands for the rest of the second word
 _AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
+_ITEM = re.compile(
+    r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
+)
 _TITLE_CHARS = 120
 _JOINS = ",.;:)]"  # signs before which PDFium splits some lines
 _LEFTWARD = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")  # Hebrew, Arabic
@@ -277,8 +280,11 @@ class _Row:
         return len(self.shared(gaps)) < len(gaps)
 
     def is_caption(self, gaps: list[Gap]) -> bool:
-        across = self.is_phrase and self.is_across(gaps)
-        return across and CAPTION.match(line_of(self.words).text) is not None
+        return (
+            self.is_phrase
+            and self.is_across(gaps)
+            and CAPTION.match(line_of(self.words).text) is not None
+        )
 
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
@@ -788,7 +794,11 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
     paragraphs = [column.lines[:1]]
     for above, below in pairwise(column.lines):
         split = above.text.endswith(HYPHEN)
-        if not split and (_step(above, below) > _LOOSE * usual > 0 or _differ(above, below)):
+        if not split and (
+            _step(above, below) > _LOOSE * usual > 0
+            or _differ(above, below)
+            or _ends_list(paragraphs[-1], below, (left, right))
+        ):
             paragraphs.append([])
         paragraphs[-1].append(below)
     for number, lines in enumerate(paragraphs):
@@ -802,6 +812,21 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
             flows=column.flows and number == 0,
             full=lines[-1].right >= left + _FULL * (right - left),
         )
+
+
+def _ends_list(lines: list[Line], below: Line, column: Gap) -> bool:
+    """Return whether a line goes on after a list: it is no item, and begins further left than the
+    text of the line above it, into which its first word would fit. `lines`: of the paragraph.
+    """
+    above = lines[-1]
+    item = len(above.words) > 1 and _ITEM.fullmatch(above.words[0].text)
+    begin = above.words[1].left if item else above.left
+    return (
+        begin - below.left > below.height / 2
+        and _fits(above, below, column)
+        and not (_goes_on(above.text, below.text) or _ITEM.fullmatch(below.words[0].text))
+        and any(_ITEM.fullmatch(line.words[0].text) for line in lines)
+    )
 
 
 def _differ(above: Line, below: Line) -> bool:

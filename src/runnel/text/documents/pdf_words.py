@@ -56,7 +56,7 @@ _SPACE = r" \t\r\n\f\v\0\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u300
 # Dots that lead to a number are one word.
 _WORD = re.compile(rf"\.(?: \.){{3,}}|[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 _PDFIUM_HYPHEN = 2  # the same, as a single character
-_DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*")
+_DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*|(?<=\d)[a-h]\b")  # also the mark of a note
 # A raised number is at most this high, and at least this far above the line, in heights of the
 # character before it.
 _SMALL = 0.9

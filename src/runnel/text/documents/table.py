@@ -22,7 +22,11 @@ _BAR = re.compile(
     r"|\Z",
     re.IGNORECASE,
 )
-AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
+AMOUNT = re.compile(
+    r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*"
+    r"(?:(?:(?<=[$\u20ac\u00a3\u00a5])|EUR|USD|GBP|CHF|NOK|SEK|DKK|US\$|kr|Rs\.?)[ \u00a0])?\d"
+    r"|[\u2013\u2014-]+\Z"
+)
 # numbers that are names: years, days, and places in an order
 _NAME = re.compile(
     r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*].*)?"
