@@ -520,3 +520,6 @@ def test_csv_of_spreadsheet_programs_and_banks(rows):
         "column 1: 3\ncolumn 2: 4",
     ]
     assert rows("a.csv", "2025,2026\n3,4\n") == [("1", "2025: 3\n2026: 4")]
+    dated = rows("a.csv", "2026-05-01,East,21\n2026-05-02,West,22\n")
+    assert dated[0][1] == "column 1: 2026-05-01\ncolumn 2: East\ncolumn 3: 21"
+    assert len(dated) == len(rows("a.csv", "7,East,n\n8,West,m\n")) == 2
