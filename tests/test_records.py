@@ -11,7 +11,7 @@ import pytest
 from runnel import Document
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
-from runnel.records import Place, Sentence, group_repeats, percent, probability
+from runnel.records import Place, Sentence, group_repeats, percent, probability, wording
 
 
 def test_a_document_has_an_id_and_a_text() -> None:
@@ -75,3 +75,9 @@ def test_a_damaged_file_of_a_model_is_named_and_one_may_be_missing_or_hold_a_lis
     path.write_text("{}")
     with pytest.raises(CheckpointError, match="dict; expected a list"):
         read_model_json(path, expect=list)
+
+
+def test_signs_within_words_and_comparisons_are_part_of_the_wording():
+    assert wording("Use *max_retry* or `a`.") == wording("Use max_retry or a.")
+    for one, other in (("2*3", "23"), ("a > b", "a < b"), ("a_b", "ab"), ("C++", "C")):
+        assert wording(one) != wording(other)

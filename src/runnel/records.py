@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +17,9 @@ from typing import Any, TypeVar
 from runnel.checks import expect_kind, expect_text
 from runnel.formats import LINES
 
+# emphasis and code of Markdown at the edges of words, and the signs of quoted lines
+_MARKUP = re.compile(r"(?m)^[ \t]*>[> \t]*|(?<!\w)[*_`]+|[*_`]+(?!\w)")
+_STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\u201e", '\'\'"""')
 SentenceOrPlace = TypeVar("SentenceOrPlace", "Sentence", "AnsweringSentence")
 
 
@@ -109,6 +113,13 @@ def trimmed(sentence: SentenceOrPlace) -> SentenceOrPlace:
 def normalize(text: str) -> str:
     """Return a text without line breaks and repeated spaces."""
     return " ".join(text.split())
+
+
+def wording(text: str) -> str:
+    """Return what a text shares with its copies, which may differ in whitespace, the form of
+    quotation marks, the signs before quoted lines, and Markdown's emphasis.
+    """
+    return normalize(_MARKUP.sub("", text.translate(_STRAIGHT)))
 
 
 @dataclass(frozen=True)
@@ -296,12 +307,12 @@ class Hit:
 def group_repeats(
     sentences: Iterable[Sentence], count: int, also: Collection[str] = ()
 ) -> list[list[Sentence]]:
-    """Group sentences, best first, that differ only in whitespace: the first `count` groups, and
-    the groups of the texts `also`.
+    """Group sentences, best first, that have the same wording: the first `count` groups, and the
+    groups of the wordings `also`.
     """
     groups: dict[str, list[Sentence]] = {}
     for sentence in sentences:
-        key = normalize(sentence.text)
+        key = wording(sentence.text)
         if key in groups:
             groups[key].append(sentence)
         elif len(groups) < count or key in also:

@@ -420,6 +420,24 @@ def test_documents_that_say_the_same_are_one_result(pocket, tmp_path):
         assert len(index.search("gate code", 10)) == 3
 
 
+def test_copies_in_another_form_are_one_result(pocket, tmp_path):
+    said = 'Look here. The porter said: "The gate code is 7741." Ask him.'
+    forms = {
+        "plain": said,
+        "capitals": said.upper(),
+        "curly": said.replace(' "', " \u201c").replace('."', ".\u201d"),
+        "emphasis": said.replace("gate code", "**gate code**").replace("7741", "`7741`"),
+        "wrapped": said.replace(" is ", "\nis "),
+        "quoted": "> " + said.replace(" The porter", "\n> The porter"),
+        "other": said.replace("7741", "7742"),
+    }
+    with Index.create(tmp_path / "index", pocket) as index:
+        index.add([Document(name, text) for name, text in forms.items()])
+        hits = index.search("gate code", 5)
+        groups = {frozenset([hit.id, *(place.file for place in hit.also)]) for hit in hits}
+        assert groups == {frozenset(["other"]), frozenset(forms) - {"other"}}
+
+
 def test_different_texts_that_share_a_sentence_are_two_results(pocket, tmp_path):
     with Index.create(tmp_path / "index", pocket) as index:
         for name, after in (("a", "Ask the porter."), ("b", "Ask the cook.")):

@@ -25,8 +25,8 @@ from runnel.records import (
     Place,
     Sentence,
     group_repeats,
-    normalize,
     trimmed,
+    wording,
 )
 from runnel.search.filters import IDS, Condition, Filter
 from runnel.search.index import Index
@@ -115,14 +115,14 @@ def best_sentences(
     """Return the best sentences of all texts together, each with the position of its text, best
     first, ties in reading order.
 
-    Sentences that differ only in whitespace are returned once, at their best place, and without
-    whitespace at their ends.
+    Sentences with the same wording (`records.wording`) are returned once, at their best place, and
+    without whitespace at their ends.
     """
     expect_count(top_k, "top_k")
     best: dict[str, tuple[int, Sentence]] = {}
     for position, scored in enumerate(retriever.rank(query, texts)):
         for sentence, *_ in group_repeats(scored.ranked(), top_k):
-            key = normalize(sentence.text)
+            key = wording(sentence.text)
             if key and (key not in best or sentence.score > best[key][1].score):
                 best[key] = position, sentence
     ranking = sorted(best.values(), key=lambda pair: (-pair[1].score, pair[0], pair[1].start))

@@ -28,8 +28,8 @@ from runnel.records import (
     Sentence,
     group_repeats,
     highest,
-    normalize,
     probability,
+    wording,
 )
 from runnel.search.document_cache import DocumentCache
 from runnel.text.documents.document import DocumentText
@@ -202,7 +202,7 @@ class _Pool:
     def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
         """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
         groups = group_repeats(scored.ranked(), self._count, self._best)
-        sentences = {normalize(group[0].text): sorted(group, key=_PLACE) for group in groups}
+        sentences = {wording(group[0].text): sorted(group, key=_PLACE) for group in groups}
         for text, group in zip(sentences, groups, strict=True):
             rank = (group[0].score + nearness, -number)
             self._best[text] = max(rank, self._best.get(text, rank))
@@ -297,7 +297,7 @@ def find(
         for sentence, located in answering(
             source, scored, top_k, best, calibrated=calibrated, context=context, min_score=min_score
         ):
-            key = normalize(sentence.text)
+            key = wording(sentence.text)
             places = pool.places.setdefault(key, _TextPlaces())
             if number < places.since or key not in counted:
                 places.count += 1 + len(sentence.also) + sentence.also_omitted
@@ -306,7 +306,7 @@ def find(
                 best[key] = (sentence, source, scored)
     # stable: ties in file order
     for sentence, source, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:
-        places = pool.places[normalize(sentence.text)]
+        places = pool.places[wording(sentence.text)]
         also = tuple(place for place in dict.fromkeys(places.first) if not place.same(sentence))
         omitted = places.count - len(places.first)
         if not any(place.same(sentence) for place in places.first):
@@ -365,8 +365,8 @@ def answering(
     context: int = 0,
     min_score: float | None = None,
 ) -> list[tuple[AnsweringSentence, list[Place]]]:
-    """Return the best sentences of a document, best first, and the sentences with the normalized
-    texts `also` wherever they rank, each with its first `MOST_PLACES` places.
+    """Return the best sentences of a document, best first, and the sentences with the
+    wordings `also` wherever they rank, each with its first `MOST_PLACES` places.
     """
     text = source.document.text
     spans = scored.spans

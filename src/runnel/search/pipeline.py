@@ -18,7 +18,7 @@ from runnel.models.memory import Remembered
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import Scored
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import AnsweringSentence, Explanation, Hit, Place, RankPart, normalize
+from runnel.records import AnsweringSentence, Explanation, Hit, Place, RankPart, wording
 from runnel.request import Progress, TokenCount
 from runnel.search.damage import TOLERANCE, damaged
 from runnel.search.encoding import reranker_of
@@ -379,9 +379,9 @@ def _place_in(copy: DocumentRow, place: Place) -> Place:
 
 
 def _around(scored: Scored, index: int) -> tuple[str, str, str]:
-    """Return a sentence and its neighbors, without differences of whitespace."""
+    """Return the wording of a sentence and its neighbors, in any case."""
     spans = scored.spans[max(0, index - 1) : index + 2].tolist()
-    texts = [normalize(scored.text[start:end]) for start, end in spans]
+    texts = [wording(scored.text[start:end]).casefold() for start, end in spans]
     before = [""] if index == 0 else []
     first, sentence, *after = [*before, *texts]
     return (first, sentence, after[0] if after else "")

@@ -59,6 +59,10 @@ _NUMBERED = (
     r"|[Ff]n|[Pp]rop|[Tt]hm|[Dd]ef|[Cc]or|[Ll]em|[Aa]lg|[Ss]tat|L|ss?|S|Rn|Rz"
     r"|[Aa]bs|[Aa]bb|[Aa]bschn|[Zz]iff|[Kk]ap|Bd|Bl|Anm|[Nn]\u00fam|[Pp]\u00e1gs?|[Pp]\u00e1rr"
     r"|[Aa]pdo|[Cc]ap|[Tt]el|[Ee]xt|[Vv]er|[Rr]ev|[Vv]|Docs?|[Ss]ubch|\w*[Ss]tr|[Pp]agg?"
+    r"|coll|bd|[Rr]\u00e9f|r\u00e9s|b\u00e2t|\u00e9t|(?:r\u00e9)?\u00e9d|paragr|alin"
+    r"|eds?|apts?|rms?|qty|wt|lvl"
+    r"|n\u00fams|tlf|cfr|secc|t\u00edt|fasc|l\u00e1ms?|capp|figg|tabb|artt|sez|rif|afb|bijl|plm|ong"
+    r"|godz|pkt|maks|wyd|dot|cz|[Rr]ozdz|za\u0142|[Zz]ob|\u015br|wsch|przyp|tyg|sygn"
     r"|[Bb]lz|[Uu]st|[Pp]oz|[Rr]ys|[\u0420\u0440]\u0438\u0441|[\u0422\u0442]\u0430\u0431\u043b"
     r"|[\u0413\u0433]\u043b|[\u0421\u0441]\u0442\u0440?"
 )
@@ -148,6 +152,18 @@ _ORDINALS = (
         re.compile(rf"(?!(?:{_GERMAN_OPENERS})\b)"),
     ),
 )
+# further abbreviations before a number, which are words in other languages
+_BEFORE_DIGITS = {
+    language: ((re.compile(rf"(?<![\w.])(?:{words})\.\s+\Z"), re.compile(r"\d")),)
+    for language, words in {
+        "en": "misc|av|ste|circ",
+        "es": "eds?|inc|vers|prom|disp|exp",
+        "fr": "app|cat|vers|moy",
+        "it": "prot|civ|vers|sc|circ",
+        "nl": "sub|verg|hs|pct",
+        "pl": "ok|pow|tab|pl|im|os|por|lp|m\\.in|t[jzn]|tzw|pok|wg",
+    }.items()
+}
 _ORDINAL_LANGUAGES = frozenset("de lb da nb nn no fi et lv cs sk sl hr sr bs hu is fo tr".split())
 _END = tuple(
     (re.compile(before), re.compile(after))
@@ -227,7 +243,8 @@ def sentence_starts(window: str, language: str) -> list[int]:
     marker = _MARKER.match(window)
     first = marker.end() if marker else 0  # "(b)": sentencex would take all for a parenthesis
     bare = _QUOTATION.sub(" ", window)
-    ordinals = language.partition("-")[0].lower() in _ORDINAL_LANGUAGES
+    spoken = language.partition("-")[0].lower()
+    ordinals = spoken in _ORDINAL_LANGUAGES
     for boundary in list(sentencex.get_sentence_boundaries(language, bare[first:]))[1:]:
         match = _WORD_CHAR.search(bare, first + boundary["start_index"])
         if match is None:
@@ -238,6 +255,7 @@ def sentence_starts(window: str, language: str) -> list[int]:
         if not (
             _BARE.match(window, at)
             or _matches(_NO_END, window, at)
+            or _matches(_BEFORE_DIGITS.get(spoken, ()), window, at)
             or (ordinals and _matches(_ORDINALS, window, at))
         ):
             starts.add(at)

@@ -27,10 +27,12 @@ _LONGEST = 2**31 - 1
 # The most lines of a value in quotes. With more, the quotation mark counts as one without an end.
 _MOST_LINES = 10_000
 _SAMPLE = 20  # the first lines, from which delimiter and width (the values of a row) are taken
-_NUMBER = re.compile(r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*")  # a number that is no year
-_PROTECTED = re.compile(
-    r'="([^"]*)"'
-)  # ="007": digits that a spreadsheet program keeps as they are
+# a number that is no year, or a date
+_NUMBER = re.compile(
+    r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*|\d{1,4}[-./]\d\d?[-./]\d{1,4}(?:[T ]\d\d?:.*)?"
+)
+# ="007": digits that a spreadsheet program keeps as they are
+_PROTECTED = re.compile(r'="([^"]*)"')
 _SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)  # "sep=;", a line of Excel
 
 
@@ -103,7 +105,7 @@ def read_table(
         title += filter(None, heads)
         above -= 1
         number, heads, problem = next(rows, (0, [], ""))
-    if width and heads and all(map(_NUMBER.fullmatch, heads)):  # no names
+    if width and heads and _NUMBER.fullmatch(heads[0]):  # no names
         rows = chain([(number, heads, problem)], rows)
         heads = []
     # 4. The rows below them.

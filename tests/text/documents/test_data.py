@@ -114,3 +114,52 @@ def test_breaks_of_lines_in_xml_separate_words():
     assert check(read_xml(Decoded(text, "utf-8"))).text.split("\n\n")[-2:] == [
         *("The key is with us.", "in the annex")
     ]
+
+
+BOOKS = {
+    "DocBook": """<article><title>Wells</title><table><title>Depths</title><tgroup cols="3"><thead>
+<row><entry>Well</entry><entry>Year</entry><entry>Depth</entry></row></thead><tbody>
+<row><entry morerows="1">East</entry><entry>1990</entry><entry>21 m</entry></row>
+<row><entry><para>1995</para></entry><entry>22 m</entry></row></tbody></tgroup></table>
+<itemizedlist><listitem><para>Close it.</para></listitem><listitem><para>Tell Ann &amp; Bo, who
+come on Mondays.</para></listitem></itemizedlist></article>""",
+    "JATS": """<article><title>Wells</title><table-wrap id="t1"><label>Depths</label><table><thead>
+<tr><th>Well</th><th>Year</th><th>Depth</th></tr></thead><tbody>
+<tr><td rowspan="2">East</td><td>1990</td><td>21 m</td></tr><tr><td>1995</td><td>22 m</td></tr>
+</tbody></table></table-wrap><list><list-item><p>Close it.</p></list-item>
+<list-item><p>Tell Ann &amp; Bo, who come on Mondays.</p></list-item></list></article>""",
+    "TEI": """<div><head>Wells</head><table><head>Depths</head>
+<row role="label"><cell>Well</cell><cell>Year</cell><cell>Depth</cell></row>
+<row><cell rows="2">East</cell><cell>1990</cell><cell>21 m</cell></row>
+<row><cell>1995</cell><cell>22 m</cell></row></table>
+<list><item>Close it.</item><item>Tell Ann &amp; <hi>Bo</hi>, who come on Mondays.</item></list></div>""",
+}
+
+
+@pytest.mark.parametrize("text", BOOKS.values(), ids=list(BOOKS))
+def test_tables_and_lists_of_books_and_papers(text):
+    document = xml(text)
+    assert shown(document) == [
+        ("heading", "Wells"),
+        ("paragraph", "Depths"),
+        ("heads", "Well | Year | Depth"),
+        ("row", "East | 1990 | 21 m"),
+        ("row", "East | 1995 | 22 m"),
+        ("item", "Close it."),
+        ("item", "Tell Ann & Bo, who come on Mondays."),
+    ]
+    assert document.blocks[4].lead == ("Depths", "Well", "Year", "Depth")
+
+
+def test_a_term_and_a_list_in_a_list_and_elements_that_only_have_such_names():
+    document = xml(
+        "<a><variablelist><varlistentry><term>Gate</term><listitem><para>The iron one.</para>"
+        "</listitem></varlistentry></variablelist><list><item>Tools<list><item>saw</item></list>"
+        "</item></list></a>"
+    )
+    assert [text for _, text in shown(document)] == ["Gate: The iron one.", "Tools", "saw"]
+    for inside in ("table><row", "list><item"):
+        name = inside.partition("<")[2]
+        record = f"<{name}><id>1</id><price>3</price></{name}>"
+        text = f"<db><{inside.partition('>')[0]}>{record}{record}</{inside.partition('>')[0]}></db>"
+        assert ("line", "id: 1\nprice: 3") in shown(xml(text))

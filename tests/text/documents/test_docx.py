@@ -125,7 +125,15 @@ def test_numbers_of_styles_headings_legal_numbers_and_switching_off(tmp_path):
         (26, "upperLetter", "Z"),
         (1994, "lowerRoman", "mcmxciv"),
         (4, "upperRoman", "IV"),
-        (23, "ordinal", "23"),
+        (23, "ordinal", "23rd"),
+        (112, "ordinal", "112th"),
+        (1, "ordinalText", "First"),
+        (12, "ordinalText", "Twelfth"),
+        (30, "ordinalText", "Thirtieth"),
+        (42, "ordinalText", "Forty-second"),
+        (19, "cardinalText", "Nineteen"),
+        (80, "cardinalText", "Eighty"),
+        (100, "cardinalText", "100"),
         (7, "none", ""),
         (10**9, "lowerRoman", "1000000000"),
         (10**9, "upperLetter", "1000000000"),
@@ -468,3 +476,43 @@ def test_a_bold_first_row_names_the_columns(tmp_path):
     total = row("Sum", "none", bold="<w:b/>")
     assert len(leads(read(tmp_path, f"<w:tbl>{names}{rows}{total}</w:tbl>"))) == 3
     assert not leads(read(tmp_path, f"<w:tbl>{names}{names}{rows}</w:tbl>"))
+
+
+def test_styles_of_runs_and_paragraphs_hide_strike_and_name_fonts(tmp_path):
+    def style(key, properties, kind="character", more=""):
+        inner = f"{more}<w:rPr>{properties}</w:rPr>"
+        return f'<w:style w:type="{kind}" w:styleId="{key}">{inner}</w:style>'
+
+    styles = style("Sign", '<w:rFonts w:ascii="Symbol"/>')
+    styles += style("Derived", "", more='<w:basedOn w:val="Sign"/>')
+    styles += style("Old", "<w:strike/>", "paragraph") + style("Away", "<w:vanish/>")
+    run_style = '<w:rStyle w:val="{}"/>'
+    document = read(
+        tmp_path,
+        p(run("The tolerance is ") + run("\uf0b1", run_style.format("Derived")) + run(" 2 mm."))
+        + p("Rent was 900.", '<w:pStyle w:val="Old"/>')
+        + p(run("Now 1000.", "<w:strike w:val='0'/>"), '<w:pStyle w:val="Old"/>')
+        + p(run("Public.") + run(" Secret.", run_style.format("Away"))),
+        styles=styles,
+    )
+    assert texts(document) == ["The tolerance is \u00b1 2 mm.", "Now 1000.", "Public."]
+    assert len(document.warnings) == 2
+
+
+def test_web_pages_that_word_would_insert_are_read_and_other_files_reported(tmp_path):
+    relations = "".join(
+        f'<Relationship Id="{key}" Type="x/aFChunk" Target="/word/{name}"/>'
+        for key, name in (("r1", "chunk.html"), ("r2", "chunk.rtf"))
+    )
+    docx(
+        tmp_path / "a.docx",
+        p("Before.") + '<w:altChunk r:id="r1"/><w:altChunk r:id="r2"/>' + p("After."),
+        more={
+            "word/_rels/document.xml.rels": f"<Relationships>{relations}</Relationships>",
+            "word/chunk.html": "<html><body><p>The gate code is 7741.</p></body></html>",
+            "word/chunk.rtf": "{}",
+        },
+    )
+    document = read_zip(read_docx, tmp_path / "a.docx")
+    assert texts(document) == ["Before.", "The gate code is 7741.", "After."]
+    assert ["chunk.rtf" in warning for warning in document.warnings] == [True]

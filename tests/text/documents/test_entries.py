@@ -254,12 +254,34 @@ def test_a_time_begins_an_entry_wherever_it_stands(text, entries):
     assert lines(text) == entries
 
 
+def test_a_row_in_columns_has_the_indented_lines_below_it():
+    rows = [
+        "Date    Description                Out        Balance",
+        "02.03   Rent Storgata 5         900.00         300.00\n        Reference 99812",
+        "04.03   Salary Lee & Sons                    2,400.00",
+        "        Total                   900.00       2,400.00",
+    ]
+    assert lines("\n".join(rows)) == [row.strip() for row in rows]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "BEGIN:VEVENT\nUID:81@example.org\nDTSTART;TZID=UTC:20261103T0900\nSUMMARY:Visit\nEND:VEVENT\n"
         "BEGIN:VEVENT\nUID:82@example.org\nSUMMARY:Lunch\nEND:VEVENT",
         "FROM python:3.12\nWORKDIR /app\nCOPY requirements.txt .\nRUN make\nEXPOSE 8080",
+        # logs of web servers, dumps of databases, tasks, mounts, a message of HL7, clauses
+        '10.0.0.4 - - [12/Nov/2026:10:02:11 +0100] "GET / HTTP/1.1" 200 612\n'
+        '::1 - bo [12/Nov/2026:10:02:12 +0100] "POST /upload HTTP/1.1" 413 183\n'
+        'gate.local - - [12/Nov/2026:10:02:15 +0100] "GET /health HTTP/1.0" 200 2',
+        "INSERT INTO pump (id, name) VALUES\n(1, 'East, which runs at night only'),\n(2, 'West');\n"
+        "INSERT INTO valve VALUES (7, 'V-7')",
+        "(A) 2026-05-01 Call the plumber +house @phone\nx 2026-05-02 Pay the rent\nWater plants @home\n"
+        "2026-05-04 Book the ferry +trip",
+        "UUID=12-34 / ext4 errors=remount-ro 0 1\n/dev/sdb1 /data ext4 defaults 0 2\n"
+        "tmpfs /tmp tmpfs size=2G 0 0\n/swapfile none swap sw 0 0",
+        "MSH|^~\\&|LAB|HOSP|202405011200\nPID|1||555-44||BERG^ANN\nOBX|1|SN|1554-5||^182|mg/dl",
+        "(A) the lessee keeps the fence in good repair at his own cost\n(B) the owner pays for water",
         "Annex – the small building behind the main house\nBoiler – what heats the water of both\n"
         "Valve V-12 – what closes the supply of the annex, painted red",
     ],

@@ -295,6 +295,17 @@ def test_heads_of_chapters_and_of_even_pages_are_left_out_and_what_only_looks_li
     assert shown(titled).count(("heading", "Results")) == 4
 
 
+def test_heads_of_left_and_right_pages_of_a_short_document_are_no_titles(read):
+    pages = [
+        [f"{n} J. Lee and A. Berg" if n % 2 == 0 else f"Wells {n}", None, None, f"{word} was dug."]
+        for n, word in enumerate(["Alpha", "Beta", "Gamma", "Delta"], start=1)
+    ]
+    document = read(pages)
+    texts = [text for _, text in shown(document)]
+    assert texts.count("4 J. Lee and A. Berg") == 0 and "Delta was dug." in texts
+    assert not any(block.headings for block in document.blocks)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_two_thousand_pages(tmp_path):

@@ -1,6 +1,7 @@
 """PDF as it is read on the page: columns, tables, notes, turned pages, and what cannot be seen."""
 
 from itertools import pairwise
+from math import radians, tan
 
 import pytest
 from helpers.document_checks import check, shown
@@ -10,7 +11,9 @@ from helpers.texts import repeat
 from runnel.errors import ReadError
 from runnel.text.documents.document import Limits
 from runnel.text.documents.pdf import read_pdf
+from runnel.text.documents.pdf_layout import lay_out
 from runnel.text.documents.pdf_picture import page_part
+from runnel.text.documents.pdf_words import Word
 from runnel.text.documents.reader import DocumentReader
 
 EAST = [
@@ -739,3 +742,94 @@ def test_spaces_between_words_are_measured_in_their_own_height(read):
     ]
     document = read([[*prose, *labels]])
     assert " ".join(" ".join(line) for line in lines) in flat(document)
+
+
+@pytest.mark.parametrize("angle", [1.5, 3, -3])
+def test_a_page_that_was_scanned_askew_has_level_rows(read, angle):
+    rows = [["Well", "Depth", "Drilled"]]
+    rows += [
+        ["W-7", "52 m", "March 2019"],
+        ["W-8", "61 m", "May 2020"],
+        ["W-9", "48 m", "June 2021"],
+    ]
+    slope = tan(radians(angle))
+    pieces = [*column(60, EAST), *table(60, 560, rows, (120, 120, 120))]
+    page = [piece._replace(angle=angle, y=piece.y + slope * piece.x) for piece in pieces]
+    texts = [text for _, text in shown(read([page]))]
+    assert texts == ["\n".join(EAST), *(" | ".join(row) for row in rows)]
+
+
+def test_text_from_right_to_left_is_read_from_the_right():
+    """Words as PDFium has them: their letters in order, their places as seen."""
+
+    def written(x, y, *texts):
+        words = []
+        for text in texts:  # from left to right
+            box = (x, y, x + 6.0 * len(text), y + 10)
+            words.append(Word(text, *box, angle=0, font="F", line_start=not words, box=box))
+            x += 6.0 * len(text) + 3
+        return words
+
+    key, of, gate = "\u05de\u05e4\u05ea\u05d7", "\u05e9\u05dc", "\u05d4\u05e9\u05e2\u05e8"
+    assert lay_out(written(60, 700, "7741", gate, of, key))[0].text == f"{key} {of} {gate} 7741"
+    latin = written(60, 700, "Ann", "Lee", gate, of, key)
+    assert lay_out(latin)[0].text == f"{key} {of} {gate} Ann Lee"
+    latin = written(60, 700, "Lee", "says", gate, of, "to", "all", "of", "us")
+    assert lay_out(latin)[0].text == f"Lee says {of} {gate} to all of us"
+
+
+def test_a_table_has_the_caption_below_it_unless_the_next_table_is_below(read):
+    rows = [["Well", "Depth", "Age"], ["W1", "20", "4"], ["W2", "30", "7"], ["W3", "31", "2"]]
+    below = Placed(60, 480, "Table 4: Depth of the wells in meters", 9)
+    document = read([[*table(60, 560, rows), below, *column(60, EAST, 440)]])
+    assert [block.lead[0] for block in document.blocks if block.kind == "row"] == [below.text] * 3
+    document = read([[*table(60, 560, rows), below, *table(60, 450, rows)]])
+    captions = [block.lead[0] for block in document.blocks if block.kind == "row"]
+    assert captions == [""] * 3 + [below.text] * 3
+
+
+def test_a_column_of_small_numbers_with_a_short_name_is_a_column(read):
+    rows = [
+        ["Description", "Qty", "Price"],
+        ["Granite", "3", "100.00"],
+        ["Transport", "1", "50.00"],
+    ]
+    page = [*table(60, 600, rows), Placed(260, 552, "150.00"), Placed(210, 552, "Sum")]
+    texts = [text for _, text in shown(read([page]))]
+    assert texts[:3] == [" | ".join(row) for row in rows]
+
+
+def test_a_raised_letter_after_a_number_is_the_mark_of_a_note_and_a_fraction_is_none(read):
+    page = [
+        Placed(60, 700, "It was 401"),
+        Placed(110.3, 704, "a", 7),
+        Placed(122, 700, "at age 70"),
+    ]
+    page += [Placed(168, 704, "1", 7), Placed(172, 700, "/2 in room 2a.")]
+    text = flat(read([page]))
+    assert text.startswith("It was 401[a] at age 70 1") and text.endswith("room 2a.")
+
+
+def test_a_paragraph_after_a_list_is_no_part_of_its_last_item(read):
+    lines = [Placed(60, 700, "The keeper must do this:"), Placed(78, 686, "1. close the gate")]
+    lines += [
+        Placed(78, 672, "2. feed the cat"),
+        Placed(60, 658, "Afterwards the keeper goes home."),
+    ]
+    texts = [text for _, text in shown(read([lines]))]
+    assert texts[-1] == "Afterwards the keeper goes home."
+    centered = [
+        Placed(120, 700, "Rules of the lake"),
+        Placed(83, 686, "And of all the wells around it"),
+    ]
+    first = [Placed(78, 650, EAST[0]), *column(60, EAST[1:], 636)]
+    assert [text for _, text in shown(read([centered + first]))] == [
+        "Rules of the lake\nAnd of all the wells around it",
+        "\n".join(EAST),
+    ]
+
+
+def test_raised_numbers_are_notes_after_years_and_powers_after_ten(read):
+    raised = [Placed(60, 700, "In 1931"), Placed(97.3, 704, "4", 7), Placed(104, 700, "it had 10")]
+    raised += [Placed(146.4, 704, "-3", 7), Placed(158, 700, "liters.")]
+    assert flat(read([raised])) == "In 1931[4] it had 10\u207b\u00b3 liters."

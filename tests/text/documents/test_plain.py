@@ -16,6 +16,7 @@ from runnel.text.documents.document import Canonical, DocumentText, read_plain
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.ranges import choose_row, span_of
 from runnel.text.documents.reader import read_document
+from runnel.text.sentences import split_document
 
 MARKDOWN = """---
 title: front matter
@@ -379,3 +380,16 @@ def test_hostile_lines_take_no_time():
     ):
         code(line)
     assert time.process_time() - start < 5
+
+
+def test_titles_and_items_of_latex():
+    text = (
+        "\\documentclass{article}\n\\title{Pumps}\n\\begin{document}\n\\section{Valves}\\label{v}\n"
+        "The valve leaks since May.\nIt is old.\n\\subsection*{Seals}\n\\begin{itemize}\n"
+        "\\item close the lid\n\\item open the valve\n\\end{itemize}\n"
+    )
+    document = plain(text)
+    assert paths(document)["The valve leaks since May.\nIt is old."] == ("Pumps", "Valves")
+    spans = split_document(document).tolist()
+    sentences = [document.text[start:end].strip() for start, end in spans]
+    assert "The valve leaks since May." in sentences and "\\item close the lid" in sentences

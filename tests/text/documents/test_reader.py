@@ -228,6 +228,9 @@ def test_other_archives_are_named(folder, tmp_path):
 )
 def test_kinds_are_recognized_by_content_before_name(kind, files):
     assert {recognize(*file) for file in files} == {kind}
+    for head, name in ((b"HTTP/1.1 200\r\n" * 90 + b"%PDF-1.3\r", "a.pdf"), (b"\0\1", "b.PDF")):
+        with pytest.raises(ReadError, match=f"{name} .*%PDF-"):
+            recognize(head, name)
     for head, message in (
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"),
         (b"{\\rtf1", "RTF"),
@@ -517,3 +520,6 @@ def test_csv_of_spreadsheet_programs_and_banks(rows):
         "column 1: 3\ncolumn 2: 4",
     ]
     assert rows("a.csv", "2025,2026\n3,4\n") == [("1", "2025: 3\n2026: 4")]
+    dated = rows("a.csv", "2026-05-01,East,21\n2026-05-02,West,22\n")
+    assert dated[0][1] == "column 1: 2026-05-01\ncolumn 2: East\ncolumn 3: 21"
+    assert len(dated) == len(rows("a.csv", "7,East,n\n8,West,m\n")) == 2

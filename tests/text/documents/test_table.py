@@ -56,6 +56,12 @@ def test_a_first_row_that_is_not_marked_is_names_only_if_it_looks_like_it(rows, 
     assert ("heads" in [block.kind for block in document.blocks]) == names
 
 
+def test_amounts_with_a_currency_and_a_space_are_no_names_of_columns():
+    for first in ("$ 1,200", "EUR 1200", "kr 12", "($ 3)"):
+        rows = [["", "2023", "2022"], ["Sales", first, first], ["Costs", "(300)", "(280)"]]
+        assert [block.kind for block in rows_of(rows).blocks] == ["heads", "row", "row"]
+
+
 @pytest.mark.parametrize("rows", [[], [[]], [[""], ["", ""]]])
 def test_an_empty_table_is_nothing(rows):
     assert rows_of(rows).blocks == ()

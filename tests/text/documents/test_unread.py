@@ -1,5 +1,7 @@
 """What is shown but not read: without it, the text is what a person would read aloud."""
 
+from binascii import b2a_uu
+
 import pytest
 from helpers.document_checks import check, shown
 from helpers.texts import repeat
@@ -133,6 +135,12 @@ def test_encoded_data_and_control_characters_are_left_out_and_reported():
         document = plain(f"Look:\n\n{data}\n\nThe end.")
         assert read(document) == "Look: The end." and "48" in document.warnings[0]
     assert plain(repeat("GATTACA", 100)).warnings == () == plain(repeat("a/", 300)).warnings
+    lines = "".join(b2a_uu(bytes(range(at, at + 45))).decode() for at in range(0, 180, 45))
+    document = plain(
+        f"Look:\nbegin 644 a.jpg\n{lines}`\nend\nThe end.\n\nThen they begin 12 games."
+    )
+    assert read(document) == "Look: The end. Then they begin 12 games."
+    assert "uuencode" in document.warnings[0]
     document = plain("one\ntwo\x01\x02three")
     assert read(document) == "one twothree" and "2" in document.warnings[0]
     assert read(plain("\x1b[1mbold\x1b[0m words")) == "bold words"

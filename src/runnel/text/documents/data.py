@@ -5,6 +5,7 @@
 - A longer text is paragraphs, under its name if that says what the text is ("text" does not).
 - An object is below its title, if it has one, else below its name if it has short values: names
   that only give structure are left out.
+- Tables and lists of DocBook, JATS and TEI are read as those of html.
 - The attributes of XML elements are values, unless the element has a text of its own. Elements
   inside a sentence are part of it. Null, empty values, comments and base64 are left out.
 
@@ -16,13 +17,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from html import escape
+from itertools import chain, groupby
 from typing import Any
 from xml.etree import ElementTree
 
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain
 from runnel.text.documents.html import add_page
+from runnel.text.documents.numbering import integer
 from runnel.text.documents.parts import tag
 from runnel.text.documents.unread import is_data
 
@@ -31,7 +34,7 @@ Value = str | list[Any] | tuple[tuple[str, Any], ...]
 
 _SHORT_WORDS = 12  # of a short value, at most
 _SHORT_CHARS = 200  # of a short value, at most
-_TITLES = ("title", "heading", "head", "headline", "name", "label")
+_TITLES = ("title", "article-title", "heading", "head", "headline", "name", "label")
 # names that say nothing of a text
 _TEXTS = frozenset("text body content contents description value summary message p para".split())
 # an html tag that ends something: "</b>", "<br>"
@@ -39,6 +42,14 @@ _HTML = re.compile(r"</[a-z][a-z0-9]{0,9}>|<(?:br|p|hr)[ /]*>", re.IGNORECASE)
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 _BREAKS = ("br", "lb", "break", "cr")  # elements that end a line
+# elements of DocBook, JATS and TEI
+_TABLES = ("table", "informaltable", "table-wrap")
+_ROWS = ("row", "tr")
+_CELLS = ("entry", "cell", "td", "th")
+_CAPTIONS = ("label", "caption", "title", "head")
+_LISTS = ("itemizedlist", "orderedlist", "simplelist", "variablelist", "list", "def-list")
+_ITEMS = ("listitem", "list-item", "item", "member", "varlistentry", "def-item")
+_IN_ITEMS = ("p", "para", "simpara", "term", "def", *_ITEMS, *_LISTS)
 _CONSTANTS = {None: "", True: "true", False: "false"}
 
 
@@ -83,7 +94,7 @@ def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
         elif isinstance(value, list):
             waiting += reversed(list(_list(canonical, name or "", value, level)))
         elif is_data(_text(value)):
-            canonical.omitted["encoded (base64)"] += len(_text(value))
+            canonical.omitted["encoded (base64 or uuencode)"] += len(_text(value))
         else:
             _add_text(canonical, name or "", _text(value), level)
     return canonical.finish(kind, encoding=decoded.encoding)
@@ -166,7 +177,12 @@ def _is_record(value: Any) -> bool:
 
 
 def _value(element: ElementTree.Element) -> Value:
-    """Return an element's text, or its attributes and elements; equal neighbors are a list."""
+    """Return an element's text, or its attributes and elements; equal neighbors are a list. A table
+    or a list is html.
+    """
+    name = tag(element)
+    if markup := (name in _TABLES and _table(element)) or (name in _LISTS and _items(element)):
+        return markup
     if any(text and text.strip() for text in (element.text, *(child.tail for child in element))):
         for part in element.iter():
             if tag(part) in _BREAKS:
@@ -180,3 +196,53 @@ def _value(element: ElementTree.Element) -> Value:
         values = [_value(child) for child in group]
         pairs.append((name, values[0] if len(values) == 1 else values))
     return tuple(pairs)
+
+
+def _table(element: ElementTree.Element) -> str:
+    """Return a table as html; "" if its rows have no cells but other elements."""
+    heads = {id(row) for part in element.iter() if tag(part) == "thead" for row in part.iter()}
+    rows = [
+        "".join(
+            _cell(cell, id(row) in heads or row.get("role") == "label")
+            for cell in row
+            if tag(cell) in _CELLS
+        )
+        for row in element.iter()
+        if tag(row) in _ROWS
+    ]
+    if not any(rows):
+        return ""
+    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
+    titles = [part for parent in (element, *element) for part in parent if tag(part) in _CAPTIONS]
+    notes = "".join(f"<p>{_flat(part)}</p>" for part in element if tag(part).endswith("-foot"))
+    return f"<table><caption>{' '.join(map(_flat, titles))}</caption>{body}</table>{notes}"
+
+
+def _cell(cell: ElementTree.Element, named: bool) -> str:
+    name = "th" if named or tag(cell) == "th" else "td"
+    rows = cell.get("rowspan") or cell.get("rows") or str(1 + integer(cell.get("morerows", ""), 0))
+    columns = cell.get("colspan") or cell.get("cols") or "1"
+    return f'<{name} rowspan="{escape(rows)}" colspan="{escape(columns)}">{_flat(cell)}</{name}>'
+
+
+def _items(element: ElementTree.Element) -> str:
+    """Return a list as html; "" if its items are records."""
+    items = [child for child in element if tag(child) in _ITEMS]
+    inner = [child for item in items for child in item if not (item.text or "").strip()]
+    if not items or not all(tag(child) in _IN_ITEMS for child in inner):
+        return ""
+    titles = "".join(f"<p>{_flat(part)}</p>" for part in element if tag(part) in _CAPTIONS)
+    return f"{titles}<ul>{''.join(f'<li>{_item(item)}</li>' for item in items)}</ul>"
+
+
+def _item(item: ElementTree.Element) -> str:
+    """Return the content of an item: its text, a term and its meaning, and the lists in it."""
+    parts = (
+        (_items(part) or _flat(part), ":" if tag(part) == "term" else "", escape(part.tail or " "))
+        for part in item
+    )
+    return escape(item.text or "") + "".join(chain.from_iterable(parts))
+
+
+def _flat(element: ElementTree.Element) -> str:
+    return escape(" ".join("".join(element.itertext()).split()))

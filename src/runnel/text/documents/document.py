@@ -78,6 +78,11 @@ def recognize(head: bytes, name: str) -> str:
             continue  # such as HTML in a Markdown file
         if entry.begins is not None and re.match(entry.begins, begin):
             return kind
+    if suffix == ".pdf":
+        raise ReadError(
+            f"{name} has no %PDF- within its first 1,024 bytes; remove what is before it, or, if it"
+            " is no PDF, rename it"
+        )
     return by_name
 
 
@@ -367,7 +372,7 @@ class Canonical:
         self._parts.append(text)
         for start, end in data_in(text) if len(text) >= DATA_CHARS else ():
             self.unread.append((self.length + start, self.length + end))
-            self.omitted["encoded (base64)"] += end - start
+            self.omitted["encoded (base64 or uuencode)"] += end - start
         self.mark(self.length, self.length + len(text), kind, lead)
         self.length += len(text)
 

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
+from runnel.files import decode
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
 from runnel.text.documents.formulas import formula
+from runnel.text.documents.html import add_page
 from runnel.text.documents.numbering import Numbering, numeral
 from runnel.text.documents.parts import (
     Archive,
@@ -35,6 +37,7 @@ _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # the number formats 
 _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # "rt" are readings of ruby
 _VANISH = "{*}rPr/{*}vanish"
+_FONTS = "{*}rPr/{*}rFonts"
 _BOLD = "{*}rPr/{*}b"
 _OFF = ("0", "false", "none")
 # elements that are not shown because of one of these properties
@@ -60,7 +63,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     links = related(archive, main)
     parts = {kind: name for kind, name in links.values()}
     canonical = Canonical(limits=limits)
-    document = _Document(archive, links, parts)
+    document = _Document(canonical, archive, links, parts)
     document.read(body, pages=body.find(".//{*}lastRenderedPageBreak") is not None)
     pages = document.flow.page
     document.flow.page = None
@@ -144,11 +147,16 @@ class _Document:
     """A reader of the parts of a document, with what is counted through all of them."""
 
     def __init__(
-        self, archive: Archive, links: dict[str, tuple[str, str]], parts: dict[str, str]
+        self,
+        canonical: Canonical,
+        archive: Archive,
+        links: dict[str, tuple[str, str]],
+        parts: dict[str, str],
     ) -> None:
         def part(kind: str) -> Element | None:
             return parse(archive, parts[kind]) if kind in parts else None
 
+        self.canonical = canonical
         self.archive = archive
         self.links = links
         self.styles = _Styles(part("styles"))
@@ -164,7 +172,7 @@ class _Document:
         self.unknown = 0  # how many symbols are unknown
         self._unused: set[int] = set()  # ids of elements that are not read
         self._font = ""  # the font of the open run
-        self._in_hidden_style = False  # whether the style of the open paragraph is hidden
+        self._style = ""  # the style of the open paragraph
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
@@ -185,6 +193,8 @@ class _Document:
                 self.flow.page = (self.flow.page or 0) + 1
             elif event == "start" and name == "relIds":
                 self._add_diagram(element)
+            elif event == "start" and name == "altChunk":
+                self._add_chunk(element)
             else:
                 self._read_table(event, element, name)
         self.flow.add(kept)
@@ -194,10 +204,12 @@ class _Document:
         if id(element) in self._unused or name in _LEFT_OUT:
             return True
         if name == "p":
-            self._in_hidden_style = self.styles.is_on(value_of(element, "pPr/pStyle"), _VANISH)
+            self._style = value_of(element, "pPr/pStyle")
         elif name == "r":
-            fonts = element.find("{*}rPr/{*}rFonts")
-            self._font = "" if fonts is None else attribute(fonts, "ascii")
+            keys = (value_of(element, "rPr/rStyle"), self._style)
+            holders = (element, *(style for key in keys for style in self.styles.chain(key)))
+            fonts = (attribute(font, "ascii") for one in holders for font in one.findall(_FONTS))
+            self._font = next(filter(None, fonts), "")
             return self._is_hidden(element) or self._is_struck(element)
         if name in _UNSHOWN:
             # also an empty field of a form, with the advice to fill it
@@ -207,18 +219,22 @@ class _Document:
             return unshown
         return False
 
+    def _is_on(self, run: Element, path: str) -> bool:
+        """Return whether a run has a property by itself, its style or the paragraph's style."""
+        own = run.find(path)
+        return self.styles.is_on(value_of(run, "rPr/rStyle"), path, own) or (
+            own is None and self.styles.is_on(self._style, path)
+        )
+
     def _is_hidden(self, run: Element) -> bool:
         """Return whether a run is hidden text, and count its characters if it is."""
-        own = run.find(_VANISH)
-        hidden = self.styles.is_on(value_of(run, "rPr/rStyle"), _VANISH, own)
-        hidden = hidden or (own is None and self._in_hidden_style)
+        hidden = self._is_on(run, _VANISH)
         self.omitted["hidden"] += hidden and length_of(run)
         return hidden
 
     def _is_struck(self, run: Element) -> bool:
         """Return whether a run is struck through, and count its characters if it is."""
-        style = value_of(run, "rPr/rStyle")
-        struck = any(self.styles.is_on(style, path, run.find(path)) for path in _STRUCK)
+        struck = any(self._is_on(run, path) for path in _STRUCK)
         self.omitted["deleted"] += struck and length_of(run)
         return struck
 
@@ -262,7 +278,7 @@ class _Document:
         properties = paragraph.find("{*}pPr")
         style = value_of(properties, "pStyle")
         end = None if properties is None else properties.find(_VANISH)
-        if not text.strip() and (end is not None or self._in_hidden_style):
+        if not text.strip() and (end is not None or self.styles.is_on(style, _VANISH)):
             return  # it is hidden, and not numbered
         listed, number = self._number(properties, style)
         if number and (text.strip() or self.flow.table):  # a column of numbers alone
@@ -328,6 +344,22 @@ class _Document:
         if part is not None and part[0] == "diagramData":
             for event, _, text in paragraphs(parse(self.archive, part[1])):
                 self.flow.add(text if event == "text" else "")
+
+    def _add_chunk(self, element: Element) -> None:
+        """Add a web page that is to be inserted in the document; say that other files are not."""
+        _, name = self.links.get(attribute(element, "id"), ("", ""))
+        if (
+            name.endswith((".htm", ".html", ".xhtml"))
+            and name in self.archive.names
+            and self.flow.table is None
+        ):
+            self.flow.add_to(self.canonical)
+            add_page(self.canonical, decode(self.archive.read(name), name).text)
+        else:
+            self.canonical.warnings.append(
+                f"{name or 'a file'} inside it is not read: open it in Word, which inserts it, and"
+                " save it"
+            )
 
 
 def _loses_end(paragraph: Element) -> bool:

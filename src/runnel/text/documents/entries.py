@@ -36,7 +36,11 @@ _SIGN = re.compile(
     r"(?:\x1b\[[\d;]*+m|\u200e)*+(?:"  # colors of a terminal, and a mark of direction
     rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
     rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b(?![ ]?=))"
-    r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
+    # [7], an address of the Internet, a line of a web server's log, JSON, (A), rows and statements
+    # of SQL, a segment of HL7, a line of fstab
+    r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\"|\([A-Z]\)[ ]\S"
+    r"|\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/|\((?:\d+|NULL|'[^']*'),|(?:INSERT[ ]INTO|CREATE|ALTER)[ ]"
+    r"|[A-Z][A-Z\d]{2}\||\S+[ \t]+(?:/\S*|none)[ \t]+\w+[ \t]+\S+[ \t]+\d[ \t]+\d[ \t]*\Z)"
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
     # at most four words before a colon or a sign of equality; DTSTART;TZID=UTC:
@@ -78,7 +82,8 @@ _SECTION = re.compile(r"\[{1,2}([^\[\]]{1,80})\]{1,2}")
 _SHORT_KEY = re.compile(r"[\"']?\S{1,60}(?:[ ][^\s:=]{1,60})?[ \t]*(?:=|:(?=\s|\Z))")
 _PARENT = re.compile(r"([^\s:=#;-][^:=#]{0,80}):")
 _ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
-_BRACES = re.compile(r"[{};]\s*\Z")  # the end of lines of settings in braces
+# the end of lines of settings in braces; a task with its project or context
+_BRACES = re.compile(r"[{};]\s*\Z|\A(?:x|\([A-Z]\))[ ]\d{4}-|[ ][+@][^\W\d]\w*(?=\s|\Z)")
 _CLEAR = 0.6  # the least share of the lines of a paragraph that begin like entries
 # the least shares of entries among the lines of a log or a chat, whose messages have many lines
 _SHARES = {"stamp": 1 / 3, "timed": 0.2, "below": 0.2}
@@ -188,12 +193,24 @@ class Entries:
             if _key(lines[0]) in self._records and len(lines) > 1:
                 return [Entry(0, len(lines))]
             return list(_settings(lines, signs))
+        if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
+            return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
         if main not in ("key", "code") and count >= max(2, _CLEAR * base):
             return _from(_begun(signs, {main}), len(lines))
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
             return _from(_begun(signs, set(counts)), len(lines))
-        if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
-            return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
+        # a line without columns belongs to the row above it if it is indented
+        outer = [line for line in lines if not line[0].isspace()] or lines
+        columns = sum(_COLUMNS.search(line) is not None for line in outer)
+        if columns >= max(_FEW, _CODES * len(outer)) and not any(map(_ITEM.match, outer)):
+            return _from(
+                (
+                    n
+                    for n, line in enumerate(lines)
+                    if not line[0].isspace() or _COLUMNS.search(line.lstrip())
+                ),
+                len(lines),
+            )
         rows = len(lines) >= _FEW and _are_rows(lines)
         return _from(range(len(lines)), len(lines)) if rows else []
 
@@ -281,8 +298,7 @@ def _are_rows(lines: Sequence[str]) -> bool:
     count = len(lines)
     if any(map(_ITEM.match, lines)):
         return False
-    columns = sum(_COLUMNS.search(line) is not None for line in lines)
-    if columns >= _CODES * count or all(map(_TERM.match, lines)):
+    if all(map(_TERM.match, lines)):
         return True
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 # the beginning of an item of a list
 ITEM = re.compile(
-    r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]"  # a bullet
+    r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\\item"  # a bullet
     r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]"  # 1.2.
     r"|\(?(?:[a-z]|[ivx]{2,5})\))"  # (a), iv)
     r"[ \t]+\S"
@@ -21,6 +21,9 @@ _ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2
 _LETTER = re.compile(r"[^\W\d_]")
 _TITLE_RULE = re.compile(r"([=\-~^*+#\"])\1{2,}")  # "=====" below a title
 _ADOC = re.compile(r"(={1,6})[ \t]+(?=[^\s=])")  # "== Costs", as in AsciiDoc
+_TEX_LEVELS = "part title chapter section subsection subsubsection paragraph".split()
+# "\section{Costs}", "\chapter*{Costs}"
+_TEX = re.compile(rf"[ \t]*\\({'|'.join(_TEX_LEVELS)})\*?\{{([^{{}}]+)\}}")
 # "Chapter 2 Costs", "2.1. Costs", "A. Costs"
 _NUMBERED = re.compile(
     r"(?:(?:Chapter|Part|Appendix|Section)[ \t]+)?"
@@ -30,8 +33,8 @@ _CAPITALS = re.compile(r"[A-Z][^a-z_=<>{}$|]*[A-Z]{2}[^a-z_=<>{}$|]*")  # "COSTS
 
 
 def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
-    """Yield (start, end, level, title) of headings: `== Title`, underlined, and lines of their own,
-    numbered or in capitals.
+    """Yield (start, end, level, title) of headings: `== Title`, those of LaTeX, underlined, and
+    lines of their own, numbered or in capitals.
     """
     lines = re.split("[\n\f]", text)
     at = list(accumulate((len(line) + 1 for line in lines), initial=0))  # where each line begins
@@ -57,6 +60,9 @@ def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
         if marked := _ADOC.match(lines[n]):
             level = len(marked[1])
             words = words[marked.end() :]
+        elif marked := _TEX.match(lines[n]):
+            level = 1 + _TEX_LEVELS.index(marked[1])
+            words = marked[2]
         elif (
             _TITLE_RULE.fullmatch(rule.strip())
             and len(words) - 2 <= len(rule) <= 2 * len(words) + 20

@@ -18,6 +18,22 @@ _ROMAN = (
     *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
     *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
 )
+_ONES = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen"
+).split()
+_CARDINALS = [  # from 1 to 99
+    *_ONES,
+    *(
+        f"{ten}-{one}".rstrip("-")
+        for ten in "twenty thirty forty fifty sixty seventy eighty ninety".split()
+        for one in ("", *_ONES[:9])
+    ),
+]
+_ORDINALS = {
+    **{"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"},
+    **{"nine": "ninth", "twelve": "twelfth"},
+}
 _MOST_ROMAN = 3999  # the highest number in Roman numerals
 _MOST_LETTERS = 26 * 5  # the highest in letters: a to z, aa to zz, and on to eeeee
 
@@ -131,11 +147,19 @@ def _shown(levels: dict[int, Element], counts: dict[int, int], level: int) -> st
 
 def numeral(number: int, form: str) -> str:
     """Return a number in one of Word's forms; unknown forms, and numbers that a form does not
-    reach, are decimal.
+    reach, are decimal. Numbers in words are English, whatever the language of the document.
     """
     text = str(number)
     if form == "none":
         text = ""
+    elif form == "ordinal":
+        endings = {} if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}
+        text += endings.get(number % 10, "th")
+    elif form.endswith("Text") and 0 < number <= len(_CARDINALS):
+        tens, dash, last = _CARDINALS[number - 1].rpartition("-")
+        if form == "ordinalText":
+            last = _ORDINALS.get(last, re.sub("y$", "ie", last) + "th")
+        text = f"{tens}{dash}{last}".capitalize()
     elif form == "decimalZero":
         text = text.zfill(2)
     elif form.endswith("Letter") and 0 < number <= _MOST_LETTERS:

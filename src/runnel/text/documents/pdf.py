@@ -13,18 +13,20 @@ A page has an index, from 0, in PDFium and in the dicts `outline`, `words`, `lin
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.pdf_forms import fields_of
-from runnel.text.documents.pdf_layout import PdfPart, lay_out
+from runnel.text.documents.pdf_forms import add_fields
+from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out
 from runnel.text.documents.pdf_parts import (
     join_sentences,
     join_words,
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
 _DAMAGED = "damaged, and could not be read"
+_XFA = "a form of Adobe's XFA, whose fields are not read: print it to a PDF and read that"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05  # of a document's characters; if more have no meaning, a warning says so
+_TABLE = re.compile(r"(?=Tab|TAB|Cuadro)" + CAPTION.pattern)
 _SHOWN = 12  # the most ranges of pages in a warning
 _ENTRIES = 3  # an outline with fewer entries does not have the document's headings
 _PAGE_BYTES = 8  # bytes of the file; each page takes more, even if it is blank and compressed
@@ -92,6 +96,8 @@ def read_pdf(
 
     `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
+    from pypdfium2.raw import FORMTYPE_XFA_FULL
+
     with open_pdf(path) as document:
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
             raise ReadError(
@@ -99,8 +105,11 @@ def read_pdf(
                 " hostile"
             )
         if document.get_formtype():
+            logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # XFA is told below
             document.init_forms()
         problems = _Problems()
+        if document.get_formtype() == FORMTYPE_XFA_FULL:
+            problems.faults[_XFA] = list(range(1, len(document) + 1))
         outline = _outline(document)
         return _build(
             _read_parts(document, problems, outline, limits, recognized or {}),
@@ -176,12 +185,12 @@ def _read_page(
     try:
         with closing(document[index]) as page:
             seen = words_of(page)
-            words = seen.words or words_of_text(recognized.get(index + 1, ""))
             lines = drawn_lines(page) if seen.words else []
             fields = [
                 PdfPart(index + 1, "paragraph", line, aside=True)
-                for line in fields_of(document, page, seen.words)
+                for line in add_fields(document, page, seen)
             ]
+            words = seen.words or words_of_text(recognized.get(index + 1, ""))
             for fault in sorted(seen.faults):
                 problems.faults.setdefault(fault, []).append(index + 1)
             if not words and not fields:
@@ -247,8 +256,8 @@ def _build(
             f"{unmapped:,} characters have no meaning in the file (a font without a character map)"
         )
     writer = _Writer(canonical, outline)
-    for part in parts:
-        writer.add(part)
+    for part, after in pairwise([*parts, PdfPart(count, "paragraph")]):
+        writer.add(part, after)
     writer.close_table()
     return canonical.finish("pdf", title=title, pages=count, scanned=tuple(problems.scanned))
 
@@ -270,12 +279,15 @@ class _Writer:
         self.named = 0
         self.heads: list[list[str]] = []  # its first rows, which the next page may repeat
 
-    def add(self, part: PdfPart) -> None:
+    def add(self, part: PdfPart, after: PdfPart) -> None:
+        """Add a part. `after`: the next one, which tells whose caption this part is."""
         if part.page != self.page:
             self._turn_page(part.page)
         if part.rows:
             self._add_rows(part)
         else:
+            if _TABLE.match(part.text) and not (after.rows or CAPTION.match(self.caption)):
+                self.caption = part.caption()  # below its table
             self.close_table()
             kind, self.waiting = _open_headings(self.canonical, self.waiting, part.text)
             if part.level:

@@ -1,119 +1,185 @@
-"""The filled fields of a form in a PDF, with their labels."""
+"""The filled fields of a form in a PDF, and text that was typed over a page: in the lines of the
+page's text, or with their labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_ushort, cast, create_string_buffer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runnel.text.documents.pdf_words import Box, Word
+from runnel.text.documents.pdf_words import HIDDEN, Box, PageWords, Word, is_inside, turned
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage
 
 _FIELD_BYTES = 1 << 20  # the most bytes of a value
-_LEFT = 12.0  # the largest distance of a label from its field, in heights of its words
-_ABOVE = 1.5
-# the most distance between the middles of a label and its field, in heights of the words
+_NEAR = 1.5  # the largest distance of a label above or below its field, in heights of its words
+# the most distance between the middles of a word and a field in its line, in heights of the word
 _SAME_LINE = 0.7
+_LINE = re.compile(r"[_. \u2026]{3,}")  # a line to write on
+_UNSEEN = 1 | 2 | 32  # flags of annotations: invisible, hidden, not on the screen
+_PASSWORD = 1 << 13  # a flag of fields
+CHECKED = "\u2612"
+UNCHECKED = "\u2610"
 
 
-def fields_of(document: PdfDocument, page: PdfPage, words: Sequence[Word]) -> Iterator[str]:
-    """Yield "label: value" for each filled field of a page, and "label: yes" for each box that is
-    checked, from top to bottom.
+class _Field(NamedTuple):
+    """A field. `label`: its description for users, else its name. `said`: of a box that is checked,
+    what stands for it beside its label.
+    """
 
-    The label is the field's description for users, else the text beside or above it, else its name.
+    value: str
+    said: str
+    label: str
+    described: bool
+    box: Box  # upright, like the boxes of words
+    place: Box  # in the page's own coordinates
+
+
+def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[str]:
+    """Add the filled fields of a page, its boxes to check, and text that was typed over it to its
+    words; return "label: value" for values without text beside them.
+
+    Their label is the field's description for users, else the text above or below the field, else
+    the field's name. Without text beside it, a box is read only if it is checked. Lines to write
+    on, of underscores or dots, are removed below values.
+    """
+    angle = Counter(word.angle for word in seen.words).most_common(1)[0][0] if seen.words else 0
+    fields, hidden = _fields(document, page, angle)
+    if hidden:
+        seen.faults.add(HIDDEN)
+    lines: list[str] = []
+    placed: list[Word] = []
+    for field in sorted(fields, key=lambda field: (-field.box[3], field.box[0])):
+        seen.words[:] = [
+            word
+            for word in seen.words
+            if not (is_inside(word.box, field.place) and _LINE.fullmatch(word.text))
+        ]
+        upright = [word for word in seen.words if word.angle == angle]
+        beside = _beside(field.box, upright)
+        if beside:
+            box = (field.box[0], beside.bottom, field.box[2], beside.top)
+            placed.append(
+                Word(field.value, *box, angle, beside.font, line_start=False, box=field.place)
+            )
+        elif field.value != UNCHECKED:
+            label = field.label if field.described else _near(field.box, upright) or field.label
+            value = field.said if field.value == CHECKED else field.value
+            lines.append(f"{label.rstrip(' :')}: {value}" if label else value)
+    seen.words.extend(placed)
+    return lines
+
+
+def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Field], bool]:
+    """Return the fields of a page that are seen and have a value, and whether there are others that
+    are not seen. `angle`: quarter turns after which the page's text is upright.
     """
     from pypdfium2 import raw
 
     form = document.formenv
-    if form is None:
-        return
-    fields: list[tuple[float, float, str]] = []
+    fields: list[_Field] = []
+    hidden = False
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, number)
         if not annotation:
             continue
         try:
-            if raw.FPDFAnnot_GetSubtype(annotation) != raw.FPDF_ANNOT_WIDGET:
-                continue
-            rectangle = raw.FS_RECTF()
-            raw.FPDFAnnot_GetRect(annotation, rectangle)
-            box = (rectangle.left, rectangle.bottom, rectangle.right, rectangle.top)
-            line = _line(form, annotation, box, words)
+            typed = raw.FPDFAnnot_GetSubtype(annotation) == raw.FPDF_ANNOT_FREETEXT
+            described = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
+            name = _string(raw.FPDFAnnot_GetFormFieldName, form, annotation)
+            value = (
+                _string(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")
+                if typed
+                else _value(form, annotation)
+            )
+            unseen = raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN
+            hidden |= bool(unseen and value and value != UNCHECKED)
+            if value and not unseen:
+                rectangle = raw.FS_RECTF()
+                raw.FPDFAnnot_GetRect(annotation, rectangle)
+                place = (rectangle.left, rectangle.bottom, rectangle.right, rectangle.top)
+                kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
+                choice = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
+                fields.append(
+                    _Field(
+                        value,
+                        said=choice if kind == raw.FPDF_FORMFIELD_RADIOBUTTON else "yes",
+                        label=described or name,
+                        described=typed or bool(described),
+                        box=turned(place, angle),
+                        place=place,
+                    )
+                )
         finally:
             raw.FPDFPage_CloseAnnot(annotation)
-        if line:
-            fields.append((-box[3], box[0], line))
-    for _, _, line in sorted(fields):
-        yield line
+    return fields, hidden
 
 
-def _line(form: Any, annotation: Any, box: Box, words: Sequence[Word]) -> str:
-    """Return the label and the value of a field; "" if it is empty."""
+def _value(form: Any, annotation: Any) -> str:
+    """Return what a field shows; "" if it is empty or the annotation is no field."""
     from pypdfium2 import raw
 
     kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
-    described = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
-    name = _string(raw.FPDFAnnot_GetFormFieldName, form, annotation)
     if kind in (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON):
-        if not raw.FPDFAnnot_IsChecked(form, annotation):
-            return ""
-        beside = _beside(box, words, right=True)
-        if kind == raw.FPDF_FORMFIELD_RADIOBUTTON:
-            exported = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
-            return f"{described or name}: {beside or exported}"
-        return f"{described or beside or _beside(box, words) or name}: yes"
-    if kind in (
+        return CHECKED if raw.FPDFAnnot_IsChecked(form, annotation) else UNCHECKED
+    if kind == raw.FPDF_FORMFIELD_SIGNATURE:
+        return "signed" if raw.FPDFAnnot_HasKey(annotation, b"V") else ""
+    if kind not in (
         raw.FPDF_FORMFIELD_TEXTFIELD,
         raw.FPDF_FORMFIELD_COMBOBOX,
         raw.FPDF_FORMFIELD_LISTBOX,
     ):
-        value = _string(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
-        if value:
-            label = described or _beside(box, words) or _above(box, words) or name
-            return f"{label.rstrip(' :')}: {value}" if label else value
-    return ""
+        return ""
+    chosen = [
+        _string(raw.FPDFAnnot_GetOptionLabel, form, annotation, number)
+        for number in range(raw.FPDFAnnot_GetOptionCount(form, annotation))
+        if raw.FPDFAnnot_IsOptionSelected(form, annotation, number)
+    ]
+    value = ", ".join(chosen) or _string(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
+    secret = kind == raw.FPDF_FORMFIELD_TEXTFIELD and (
+        raw.FPDFAnnot_GetFormFieldFlags(form, annotation) & _PASSWORD
+    )
+    return re.sub(".", "*", value) if secret else value
 
 
-def _string(read: Callable[..., int], form: Any, annotation: Any) -> str:
-    size = min(read(form, annotation, None, 0), _FIELD_BYTES)
+def _string(read: Callable[..., int], *arguments: Any) -> str:
+    """Return a string that a function of PDFium writes, with single spaces."""
+    size = min(read(*arguments, None, 0), _FIELD_BYTES)
     buffer = create_string_buffer(size + 2)
-    read(form, annotation, cast(buffer, POINTER(c_ushort)), size)
+    read(*arguments, cast(buffer, POINTER(c_ushort)), size)
     text = buffer.raw[: max(0, size - 2)].decode("utf-16-le", "replace")
     return "\n".join(" ".join(line.split()) for line in text.splitlines()).strip()
 
 
-def _beside(box: Box, words: Sequence[Word], *, right: bool = False) -> str:
-    """Return the text in the line of a field, to its left or right."""
+def _beside(box: Box, words: Sequence[Word]) -> Word | None:
+    """Return a word of the uppermost line beside a field; None if there is none."""
     middle = (box[1] + box[3]) / 2
-    near = [
+    line = [
         word
         for word in words
-        if abs((word.box[1] + word.box[3]) / 2 - middle)
-        < max(_SAME_LINE * word.height, (box[3] - box[1]) / 2)
-        and (word.box[0] >= box[2] - 1 if right else word.box[2] <= box[0] + 1)
+        if abs(word.center - middle) < max(_SAME_LINE * word.height, (box[3] - box[1]) / 2)
+        and (word.left >= box[2] - 1 or word.right <= box[0] + 1)
     ]
-    near.sort(key=lambda word: word.box[0], reverse=not right)
-    edge = box[2] if right else box[0]
-    taken: list[str] = []
-    for word in near:  # up to a wide gap or another field's place
-        distance = word.box[0] - edge if right else edge - word.box[2]
-        if distance > (_LEFT if not taken else 1.0) * word.height:
+    return max(line, key=lambda word: word.center, default=None)
+
+
+def _near(box: Box, words: Sequence[Word]) -> str:
+    """Return the text directly above a field, else the text directly below it."""
+    for above in (True, False):
+        near = [
+            word
+            for word in words
+            if -word.height / 3
+            <= (word.bottom - box[3] if above else box[1] - word.top)
+            < _NEAR * word.height
+            and word.left < box[2]
+            and word.right > box[0] - word.height
+        ]
+        if near:
             break
-        taken.append(word.text)
-        edge = word.box[2] if right else word.box[0]
-    return " ".join(taken if right else reversed(taken))
-
-
-def _above(box: Box, words: Sequence[Word]) -> str:
-    """Return the text directly above a field."""
-    near = [
-        word
-        for word in words
-        if 0 <= word.box[1] + word.height / 3 - box[3] < _ABOVE * word.height
-        and word.box[0] < box[2]
-        and word.box[2] > box[0] - word.height
-    ]
-    near.sort(key=lambda word: word.box[0])
+    near.sort(key=lambda word: word.left)
     return " ".join(word.text for word in near)

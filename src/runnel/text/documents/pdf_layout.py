@@ -18,7 +18,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from math import inf
 from operator import attrgetter
 from statistics import median
@@ -74,8 +74,12 @@ _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
 # "one- and two-sided": the hyphen stands for the rest of the second word
 _AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
+_ITEM = re.compile(
+    r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
+)
 _TITLE_CHARS = 120
 _JOINS = ",.;:)]"  # signs before which PDFium splits some lines
+_LEFTWARD = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")  # Hebrew, Arabic
 _WIDE_SCRIPT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
@@ -189,8 +193,9 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
 def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
-    parts = [row[0].text]
-    for before, after in pairwise(row):
+    read = _as_read(row)
+    parts = [read[0].text]
+    for before, after in pairwise(read):
         torn = (
             after.line_start
             and after.text[0] in _JOINS
@@ -208,6 +213,20 @@ def line_of(row: list[Word]) -> Line:
         core.height,
         row[0].font if one_font else None,
     )
+
+
+def _is_leftward(words: Sequence[Word]) -> bool:
+    """Return whether most words are in a script that is read from right to left."""
+    return 2 * sum(_LEFTWARD.search(word.text) is not None for word in words) > len(words)
+
+
+def _as_read(row: list[Word]) -> list[Word]:
+    """Return the words of a row in the order in which they are read."""
+    runs = [
+        list(run)[::-1] if leftward else list(run)
+        for leftward, run in groupby(row, lambda word: _is_leftward([word]))
+    ]
+    return list(chain.from_iterable(runs[::-1] if _is_leftward(row) else runs))
 
 
 # ---- columns and tables --------------------------------------------------------------------------
@@ -259,6 +278,13 @@ class _Row:
 
     def is_across(self, gaps: list[Gap]) -> bool:
         return len(self.shared(gaps)) < len(gaps)
+
+    def is_caption(self, gaps: list[Gap]) -> bool:
+        return (
+            self.is_phrase
+            and self.is_across(gaps)
+            and CAPTION.match(line_of(self.words).text) is not None
+        )
 
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
@@ -348,9 +374,13 @@ class _Region:
             if not gaps:
                 plain += part
                 continue
-            table = _Table(part, gaps)
-            between = between or table.between()
+            between = between or _Table(part, gaps).between()
             if not between:
+                captions = [at for at, row in enumerate(part) if at > 1 and row.is_caption(gaps)]
+                if len(captions) == 1:  # another table may begin there
+                    start -= len(part) - captions[0]
+                    part = part[: captions[0]]
+                table = _Table(part, gaps)
                 plain += part[: table.first]
             if plain:
                 yield _column(plain, flows)
@@ -371,7 +401,10 @@ class _Region:
             if across:
                 yield _column(list(group), False)
                 continue
-            for words in filter(None, _columns(list(group), gaps)):
+            columns = [words for words in _columns(list(group), gaps) if words]
+            if _is_leftward([word for words in columns for word in words]):
+                columns.reverse()
+            for words in columns:
                 yield from _Region(words, self.code).leaves(depth=depth + 1)
 
     def _run(self, start: int) -> tuple[int, _Run]:
@@ -530,7 +563,8 @@ def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> 
         return True
     pairs = [(a[0], b[0]) for a, b in zip(labels, beside, strict=True) if a and b]
     numbers = sum(NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
-    if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * len(pairs):
+    named = len(pairs) > _FEW_WORDS  # a row of names may be above the numbers
+    if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * (len(pairs) - named):
         return True
     signs = {label[0] for label in filled}
     rows = sum(bool(a or b) for a, b in zip(labels, beside, strict=True)) if wide else len(labels)
@@ -760,7 +794,11 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
     paragraphs = [column.lines[:1]]
     for above, below in pairwise(column.lines):
         split = above.text.endswith(HYPHEN)
-        if not split and (_step(above, below) > _LOOSE * usual > 0 or _differ(above, below)):
+        if not split and (
+            _step(above, below) > _LOOSE * usual > 0
+            or _differ(above, below)
+            or _ends_list(paragraphs[-1], below, (left, right))
+        ):
             paragraphs.append([])
         paragraphs[-1].append(below)
     for number, lines in enumerate(paragraphs):
@@ -774,6 +812,21 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
             flows=column.flows and number == 0,
             full=lines[-1].right >= left + _FULL * (right - left),
         )
+
+
+def _ends_list(lines: list[Line], below: Line, column: Gap) -> bool:
+    """Return whether a line goes on after a list: it is no item, and begins further left than the
+    text of the line above it, into which its first word would fit. `lines`: of the paragraph.
+    """
+    above = lines[-1]
+    item = len(above.words) > 1 and _ITEM.fullmatch(above.words[0].text)
+    begin = above.words[1].left if item else above.left
+    return (
+        begin - below.left > below.height / 2
+        and _fits(above, below, column)
+        and not (_goes_on(above.text, below.text) or _ITEM.fullmatch(below.words[0].text))
+        and any(_ITEM.fullmatch(line.words[0].text) for line in lines)
+    )
 
 
 def _differ(above: Line, below: Line) -> bool:

@@ -17,7 +17,7 @@ from runnel.text.documents.pdf_words import HYPHEN, Word
 NUMBER = "\0"  # no word holds it: it is white space
 NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
-_NUMBER_TIMES = 2  # the same, for a page number
+_NUMBER_TIMES = 2  # the same, for a page number, and a line with it on every other page
 _PAGE_NUMBER = re.compile(
     rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*{NUMBER})?\W*", re.IGNORECASE
 )
@@ -136,6 +136,7 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
     pages nearby have it.
     """
     times = 1
+    alternates = False  # left pages have another line than right ones
     constant: set[int] = set()  # numbers that are the same elsewhere
     for other, edges in near.items():
         if other == number:
@@ -146,10 +147,11 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
             pairs = list(zip(edge.numbers, line.numbers, strict=True))
             if all(a in (b, b + number - other) for a, b in pairs):
                 times += 1
+                alternates |= abs(number - other) == 2
                 constant |= {place for place, (a, b) in enumerate(pairs) if a == b}
                 break
-    page_number = not constant and _PAGE_NUMBER.fullmatch(edge.frame) is not None
-    if times < (_NUMBER_TIMES if page_number else _TIMES):
+    page_number = alternates or _PAGE_NUMBER.fullmatch(edge.frame) is not None
+    if times < (_NUMBER_TIMES if page_number and edge.numbers and not constant else _TIMES):
         return None
     parts = edge.frame.split(NUMBER)
     signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]

@@ -16,10 +16,12 @@ from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import inf, pi
+from math import inf, pi, tan
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
+
+from runnel.text.documents.raised import raised
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,14 +56,13 @@ _SPACE = r" \t\r\n\f\v\0\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u300
 # Dots that lead to a number are one word.
 _WORD = re.compile(rf"\.(?: \.){{3,}}|[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 _PDFIUM_HYPHEN = 2  # the same, as a single character
-_DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*")
-_SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
-_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*|(?<=\d)[a-h]\b")  # also the mark of a note
 # A raised number is at most this high, and at least this far above the line, in heights of the
 # character before it.
 _SMALL = 0.9
 _RAISED = 0.1
 _UNITS = 1 << 16  # steps in which PDFium rounds places on a page
+_LEVEL = 0.003  # radians off the nearest of the four directions that do not matter
 _SLANTED = 0.1  # radians off the nearest of the four directions
 _INVISIBLE = (3, 7)  # modes of drawing text that leave no marks
 _SCAN = 0.5  # the share of a page that its pictures cover, from which it is a scan
@@ -100,7 +101,7 @@ _LETTER_SPACE = 0.18
 _SPACED = 2.0  # the largest space between two words
 _WORD_SPACE = 1.7  # the least space between two words, in spaces between letters
 # the warnings about a page
-_HIDDEN = "text that cannot be seen (invisible, white or outside the page) is left out"
+HIDDEN = "text that cannot be seen (invisible, white or outside the page) is left out"
 _WATERMARK = "a watermark is left out"
 _DOUBTFUL = "the font has wrong letters for ligatures such as fi, so words may lack letters"
 _LOST_LINES = "PDFium does not read some lines of vertical text"
@@ -152,7 +153,7 @@ class _Look(NamedTuple):
     invisible: bool = False
     pale: bool = False
     faint: bool = False
-    slanted: bool = False
+    turn: float = 0.0  # in radians, off the nearest of the four directions; clockwise
 
 
 def words_of(page: PdfPage) -> PageWords:
@@ -250,6 +251,7 @@ class _Reader:
             for word in self._words(start, end, look, line_start):
                 words.append(word)
                 looks.append(look)
+        _straighten(words, median([look.turn for look in looks] or [0.0]))
         words = self._seen(words, looks)
         self._restore_ligatures()
         if self.vertical and self._has_lost_lines():
@@ -288,7 +290,7 @@ class _Reader:
                 mode in _INVISIBLE,
                 filled and lightness >= _PALE,
                 filled and (opacity.value < _OPAQUE or lightness > _FAINT),
-                abs(turns - round(turns)) > _SLANTED,
+                (turns - round(turns)) * pi / 2,
             )
         self.looks[key] = look
         return look
@@ -391,10 +393,10 @@ class _Reader:
             if base == end - 1 or not is_raised(end - 1, base):
                 return match[0]
             first = next(place for place in range(base + 1, end) if is_raised(place, base))
-            digits = text[first:end]
-            exponent = first > start or _SHORT_WORD.search(text, 0, first) is not None
-            written = digits.translate(_SUPERSCRIPT) if exponent else f"[{digits}]"
-            return text[start:first] + written
+            below = self.text[word.at + end : word.at + end + 4].lstrip()
+            if below[:1] in ("/", "\u2044"):  # a fraction
+                return f"{text[start:first]} {text[first:end]}"
+            return text[start:first] + raised(self.text[: word.at + first], text[first:end])
 
         word.text = _DIGITS.sub(write, text)
 
@@ -403,7 +405,7 @@ class _Reader:
         large = _LARGE * median([word.height for word in words] or [0.0])
         sheet = self.page.get_mediabox()
         bounds = self.page.get_bbox()
-        if 2 * sum(_is_inside(word.box, sheet) for word in words) < len(words):
+        if 2 * sum(is_inside(word.box, sheet) for word in words) < len(words):
             bounds = (-inf, -inf, inf, inf)  # the page's own leaves out most words: it is wrong
         tiny = min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
         scan = any(look.invisible for look in looks) and self._is_scan(looks)
@@ -414,12 +416,14 @@ class _Reader:
                 continue
             if (
                 (look.invisible and not scan)
-                or not _is_inside(word.box, bounds)
+                or not is_inside(word.box, bounds)
                 or (word.height < tiny and word.right - word.left < tiny * word.length)
                 or (look.pale and not self._is_drawn(word.box))
             ):
-                self.faults.add(_HIDDEN)
-            elif word.height > large and (look.slanted or (look.faint and _is_over(word, words))):
+                self.faults.add(HIDDEN)
+            elif word.height > large and (
+                abs(look.turn) > _SLANTED or (look.faint and _is_over(word, words))
+            ):
                 self.faults.add(_WATERMARK)
             else:
                 seen.append(word)
@@ -486,6 +490,16 @@ class _Reader:
                     self.faults.add(_DOUBTFUL)
 
 
+def _straighten(words: list[Word], turn: float) -> None:
+    """Move the words of a page that was scanned askew into level lines. `turn`: in radians."""
+    if _LEVEL < abs(turn) < _SLANTED:
+        for word in words:
+            rise = -word.left * tan(turn)
+            word.bottom -= rise
+            word.top -= rise
+            word.center -= rise
+
+
 def _looks_of(word: Word, text: str) -> tuple[str, str, float]:
     """Return the font, the text, and the width in heights: "The" with a ligature that is mapped to
     its last letter is a wider "he".
@@ -519,7 +533,7 @@ def _level(a: Box, b: Box) -> bool:
     return a[1] <= (b[1] + b[3]) / 2 <= a[3] or b[1] <= (a[1] + a[3]) / 2 <= b[3]
 
 
-def _is_inside(box: Box, bounds: Box) -> bool:
+def is_inside(box: Box, bounds: Box) -> bool:
     """Return whether the middle of a box is within bounds."""
     return (
         bounds[0] <= (box[0] + box[2]) / 2 <= bounds[2]
@@ -529,7 +543,7 @@ def _is_inside(box: Box, bounds: Box) -> bool:
 
 def _is_over(large: Word, words: list[Word]) -> bool:
     """Return whether a word is drawn over another."""
-    return any(word is not large and _is_inside(word.box, large.box) for word in words)
+    return any(word is not large and is_inside(word.box, large.box) for word in words)
 
 
 def _spelled(words: list[Word]) -> list[Word]:

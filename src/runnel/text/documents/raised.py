@@ -40,8 +40,8 @@ def raised(before: str, text: str) -> str:
     """
     mark = text.strip()
     before = before[-8:]  # more than any pattern looks at: the whole may be long
-    # Nobody writes a power of 0 or 1: a raised 1 is the first footnote, also after "x".
-    if _EXPONENT.fullmatch(mark) and mark not in ("0", "1"):
+    # Nobody writes a power of 1: a raised 1 is the first footnote, also after "x".
+    if _EXPONENT.fullmatch(mark) and mark != "1":
         if mark[0].isdigit():
             base = _NUMBER_BASE.search(before) or (len(mark) == 1 and _SYMBOL_BASE.search(before))
         else:

@@ -22,8 +22,12 @@ _BAR = re.compile(
     r"|\Z",
     re.IGNORECASE,
 )
-# the beginning of an amount: "1,200", "(3.5)", "$12"; or a dash that stands for none
-AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
+# the beginning of an amount: "1,200", "(3.5)", "$12", "EUR 7"; or a dash that stands for none
+AMOUNT = re.compile(
+    r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*"
+    r"(?:(?:(?<=[$\u20ac\u00a3\u00a5])|EUR|USD|GBP|CHF|NOK|SEK|DKK|US\$|kr|Rs\.?)[ \u00a0])?\d"
+    r"|[\u2013\u2014-]+\Z"
+)
 # numbers that are names: 2024, 2023/24, 31.12.2024, 2nd
 _NAME = re.compile(
     r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*].*)?"

@@ -84,6 +84,7 @@ _DATA = re.compile(
     r"(?<![A-Za-z0-9+/_=-])(?:[A-Za-z0-9+/_-]{40,}+=*+(?:\n[ \t]*+)?)++(?:[A-Za-z0-9+/_-]++={1,2})?"
 )
 _LAST_DATA = re.compile(r"[A-Za-z0-9+/_-]{4,}+=*+(?=\n|\Z)")
+_UUENCODED = re.compile(r"(?m)^begin [0-7]{3,4} .*\r?\n(?:[ -`]{1,62}\r?\n)++(?:end\b)?")
 DATA_CHARS = 200  # of all lines, at least
 
 # ---- clauses and paragraphs. The number of a clause alone in its line, and the text below it
@@ -148,7 +149,7 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     unread = Unread()
     unread.spans += data_in(text)
     unread.warnings += [
-        f"{end - start:,} characters of encoded data (base64) are not read"
+        f"{end - start:,} characters of encoded data (base64 or uuencode) are not read"
         for start, end in unread.spans
     ]
     controls = list(_CONTROL.finditer(text))
@@ -185,7 +186,9 @@ def characters_in(text: str, start: int, end: int) -> dict[int, str]:
 
 
 def data_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield runs of base64, which are no text."""
+    """Yield runs of base64 and uuencoded files, which are no text."""
+    for match in _UUENCODED.finditer(text):
+        yield match.span()
     for match in _DATA.finditer(text):
         end = match.end()
         if match[0][-1] == "\n" and (last := _LAST_DATA.match(text, end)) and _is_mixed(last[0]):
