@@ -193,6 +193,51 @@ def test_base_dependencies_are_enough(tmp_path):
     )
 
 
+# ---- how many functions one question passes through ------------------------------------------
+
+# The functions of runnel that are entered, from the first import to the exit code: a name in a file
+# counts once; modules, classes, lambdas and comprehensions do not count. Nothing that depends on
+# the time happens: no line of progress, and no document that took long to read.
+COUNT = """
+import json, sys, threading
+import runnel
+package = runnel.__path__[0]
+entered = set()
+
+def note(frame, event, argument):
+    code = frame.f_code
+    is_function = code.co_flags & 1 and not code.co_name.startswith('<')
+    if event == 'call' and is_function and code.co_filename.startswith(package):
+        entered.add((code.co_filename.removeprefix(package), code.co_qualname, code.co_firstlineno))
+
+threading.setprofile(note)
+sys.setprofile(note)
+import runnel.commands.display as display, runnel.search.document_cache as document_cache
+display._FIRST_S = document_cache.LONG_S = 3600
+"""
+PRINT = "\nsys.setprofile(None)\nprint('FUNCTIONS', json.dumps(sorted(entered)))"
+MOST = 354
+
+
+def test_a_question_passes_through_few_functions(tmp_path, monkeypatch):
+    """docs/contributing.md describes their way. A new function on it is worth its place, or is
+    inlined where it is called; the number only falls.
+    """
+    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))  # no document is remembered
+    write_files(
+        tmp_path,
+        {"a.txt": "The dog sleeps. Rivers carry water to the sea.\nModels read text.\n"},
+    )
+    ask = COMMAND.format(["find", "Where does water go?", "a.txt", "--dtype", "fp32"])
+    run_python(f"import sys\n{ask}", cwd=tmp_path)  # compiles the kernels, if they are not yet
+    out, _, functions = run_python(COUNT + ask + PRINT, cwd=tmp_path).rpartition("FUNCTIONS ")
+    assert "Rivers carry water" in out
+    names = [f"{file} {name}" for file, name, _ in json.loads(functions)]
+    assert "/models/pocket/scorer.py VectorScorer.look" in names
+    assert not [name for name in names if name.startswith("/engine.py")]
+    assert len(names) <= MOST, "\n".join(names)
+
+
 WITHOUT_TORCH = f"HIDDEN = ['torch']\n{HIDE}\nimport runnel\n"
 TRY = """
 try:

@@ -124,7 +124,7 @@ def test_tokens_are_counted_over_calls_and_parts() -> None:
     engine = Engine(Toy(), step_tokens=4)
     texts = [Request(np.arange(5)), Request(np.arange(3))]
     count = TokenCount(lambda done, total: seen.append((done, total)))
-    list(engine.map(count.totaled(texts), count.add))
+    list(engine.map(count.totaled(texts, lambda text: len(text.ids)), count.add))
     assert seen[-1] == (8, 8)
     seen.clear()
     count = TokenCount(lambda done, total: seen.append((done, total)), total=10)

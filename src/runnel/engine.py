@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ import numpy as np
 from runnel.backbones.config import expect_ids
 from runnel.checks import expect_count
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
+from runnel.ops.backend import plain_numbers
 from runnel.planning import Plan, fit, plan
 from runnel.request import (
     Array,
@@ -305,7 +306,7 @@ class Engine:
         # 2. Choose the tokens that the step reads of each request.
         plan = self._plan(active)
         try:
-            with self._numbers():
+            with nullcontext() if self.backbone.without_torch else plain_numbers():
                 self._run_plan(plan)
         except BaseException as error:  # also Ctrl-C: states and outputs may be half updated
             with self._changed:
@@ -351,14 +352,6 @@ class Engine:
             item.row = -1
         self._active.pop(item, None)
         item.call.active.pop(item, None)
-
-    def _numbers(self) -> AbstractContextManager[None]:
-        """Return the context of a step."""
-        if self.backbone.without_torch:
-            return nullcontext()
-        from runnel.ops.backend import plain_numbers
-
-        return plain_numbers()
 
     def _read(self, step: Packed) -> Array:
         if self.backbone.without_torch:

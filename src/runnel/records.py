@@ -142,9 +142,6 @@ class Places:
         """Return the start, end, kind and page of each block."""
         return [(row[0], row[1], row[2], row[3]) for row in self.wire["blocks"]]
 
-    def page_spans(self, page: int) -> list[tuple[int, int]]:
-        return [(start, end) for start, end, _, its_page in self.spans() if its_page == page]
-
     def kind_at(self, offset: int) -> str | None:
         """Return the kind of the block that holds a character; None before the first block."""
         row = self._row(offset)

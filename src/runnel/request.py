@@ -17,7 +17,7 @@ import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class Array(Protocol):
     def cumsum(self, axis: int, /) -> Any: ...
 
 
+Text = TypeVar("Text")
 _NONE = np.empty((0, 1), np.float32)
 
 
@@ -98,14 +99,6 @@ class Request:
     marks: np.ndarray | None = None
     tag: Any = None
     _cancelled: bool = field(default=False, repr=False)
-
-    def wanted(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions (P,) and ranges (B, 2), int64, defaults filled in."""
-        positions = self.positions
-        if positions is None:
-            positions = [len(self.ids) - 1] if self.ranges is None and self.take is None else []
-        ranges = np.zeros((0, 2)) if self.ranges is None else self.ranges
-        return np.asarray(positions, dtype=np.int64), np.asarray(ranges, dtype=np.int64)
 
     def cancel(self) -> None:
         """Drop the request at the next step; its result is a `Cancelled` error. Safe to call from
@@ -173,11 +166,11 @@ class TokenCount:
         if self._progress is not None:
             self._progress(self._done, self._total)
 
-    def totaled(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Yield the requests, each of which is added to the total when the engine takes it."""
-        for request in requests:
-            self._total = (self._total or 0) + len(request.ids)
-            yield request
+    def totaled(self, texts: Iterable[Text], tokens: Callable[[Text], int]) -> Iterator[Text]:
+        """Yield the texts, each of which adds its `tokens` to the total when it is taken."""
+        for text in texts:
+            self._total = (self._total or 0) + tokens(text)
+            yield text
 
     def part(self) -> Progress:
         """Return the `progress` of a part of the work, which counts its own tokens from 0."""
@@ -350,7 +343,11 @@ class OpenRequest:
         self.call = call or Call()
         self.done = 0
         self.row = -1
-        positions, ranges = request.wanted()
+        given = request.positions
+        if given is None:
+            given = [len(ids) - 1] if request.ranges is None and request.take is None else []
+        positions = np.asarray(given, dtype=np.int64)
+        ranges = np.asarray([] if request.ranges is None else request.ranges, dtype=np.int64)
         for name, places, end in (
             ("positions", positions, len(ids)),
             ("ranges", ranges, len(ids) + 1),
@@ -444,15 +441,12 @@ class Packed:
     cu_seqlens: np.ndarray  # cumulative lengths of the blocks, int64
     marks: np.ndarray | None  # (t, K) float32
 
-    @property
-    def lengths(self) -> list[int]:
-        return [count for _, count in self.plan]
-
     def split(self, rows: Array) -> list[Array]:
         """Return the rows (t, ...) of each reading."""
+        counts = [count for _, count in self.plan]
         return [
             rows[end - count : end]
-            for count, end in zip(self.lengths, itertools.accumulate(self.lengths), strict=True)
+            for count, end in zip(counts, itertools.accumulate(counts), strict=True)
         ]
 
     def parts(self, hidden: Array, weight: Array | None) -> list[tuple[Array, Array]]:

@@ -20,6 +20,8 @@ from helpers.tiny import tiny_encoder, tiny_model
 from runnel.commands.find import FileOptions
 from runnel.engine import Engine
 from runnel.errors import InputError
+from runnel.models.pocket import looks, scorer
+from runnel.models.pocket.steps import read_blocks
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
 from runnel.search import document_cache, finding
@@ -58,7 +60,7 @@ def find(run, models, tmp_path):
 
 @pytest.fixture
 def reading(monkeypatch):
-    """What is read from now on: names of files, and tokens of each request."""
+    """What is read from now on: names of files, and tokens of each text."""
     read: list[object] = []
     of_files, of_engine = DocumentReader.read, Engine.map
 
@@ -74,8 +76,18 @@ def reading(monkeypatch):
 
         return of_engine(self, counted(), *more)
 
+    def read_rows(model, forms, rows, count):
+        def counted():
+            for row in rows:
+                read.append(len(row))
+                yield row
+
+        return read_blocks(model, forms, counted(), count)
+
     monkeypatch.setattr(DocumentReader, "read", read_file)
     monkeypatch.setattr(Engine, "map", read_tokens)
+    for module in (looks, scorer):
+        monkeypatch.setattr(module, "read_blocks", read_rows)
     return read
 
 

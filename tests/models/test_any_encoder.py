@@ -134,7 +134,7 @@ def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRet
             ]
             sums = torch.from_numpy(document.sums()[sentence])
             assert torch.nn.functional.cosine_similarity(sums, own.sum(0), dim=0) > 0.999  # 8 bits
-    query = next(retriever.scorer.read_queries([QUERY]))
+    query = retriever.scorer.read_query(QUERY)
     asked = model.tokenizer.encode(model.prompts.get("query", "") + QUERY).ids
     mean = model.backbone(torch.from_numpy(np.array([begin, *asked, end])))[0].mean(0)
     assert (

@@ -26,12 +26,13 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.config import EncoderConfig, Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
-from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
 from runnel.models.describe import describe_model
 from runnel.models.folder import load_model
 from runnel.models.model import Model
+from runnel.models.pocket.steps import read_blocks
 from runnel.models.recurrent.heads import PlainMeanVector
+from runnel.request import TokenCount
 from runnel.text.sentences import UNITS
 
 NO_INT8 = int8_problem(torch.device("cpu"))
@@ -103,21 +104,19 @@ def judging_model(folder: Path) -> Model:
     return dataclasses.replace(plain, backbone=Encoder(config).eval(), heads=heads)
 
 
-def hidden(engine: Engine) -> Tensor:
-    found: list[Tensor] = []
+READ_TOGETHER: list[tuple[Form, ...]] = [
+    ("texts",),
+    ("sentences",),
+    ("texts", "sentences"),
+    ("judge",),
+    ("pair",),
+]
+
+
+def hidden(model: Model, forms: tuple[Form, ...] = ("texts",)) -> Tensor:
     ids = np.array([2, 5, 9, 40, 3, 7, 3])
-    engine.run([Request(ids, take=lambda _, part: found.append(part.clone()))])
-    return torch.cat(found)
-
-
-def engines(model: Model) -> list[Engine]:
-    read_together: list[tuple[Form, ...]] = [
-        ("sentences",),
-        ("texts", "sentences"),
-        ("judge",),
-        ("pair",),
-    ]
-    return [model.engine, *(model.engine_for(*forms) for forms in read_together)]
+    ((_, vectors),) = read_blocks(model, forms, [ids], TokenCount(None))
+    return torch.from_numpy(vectors)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_layers_of_every_form_are_kept(tmp_path: Path, weights: str, dtype: str)
     second = load_model(tmp_path / "second", dtype, "cpu")
     assert first.fingerprint() == second.fingerprint()
     before, kept, same = (
-        [hidden(engine) for engine in engines(one)] for one in (model, first, second)
+        [hidden(one, forms) for forms in READ_TOGETHER] for one in (model, first, second)
     )
     assert all(map(torch.equal, kept, same))
     texts, sentences, _, *again = kept
@@ -174,29 +173,30 @@ def test_changed_judge_layers_are_another_model_and_a_description_counts_them(
         and facts["flops_per_token"] == model.backbone.flops_per_token
     )
     before = again.fingerprint()
-    texts = hidden(again.engine)
+    texts = hidden(again)
     with torch.no_grad():
         again.backbone.judge_layers[1].down.weight += 1
     again.backbone.eval()
-    assert again.fingerprint() != before and torch.equal(hidden(again.engine), texts)
+    assert again.fingerprint() != before and torch.equal(hidden(again), texts)
 
 
 def test_copies_have_engines_of_their_own(tmp_path: Path) -> None:
     model = judging_model(tmp_path / "tokenizer")
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        pairs = list(zip(engines(model), engines(other), strict=True))
-        assert all(one is not two and torch.equal(hidden(one), hidden(two)) for one, two in pairs)
+        engines = {model.engine, model.document_engine, other.engine, other.document_engine}
+        assert len(engines) == 4
+        assert all(
+            torch.equal(hidden(model, forms), hidden(other, forms)) for forms in READ_TOGETHER
+        )
 
 
-def test_without_judge_layers_the_engine_for_texts_judges(tmp_path: Path) -> None:
+def test_without_judge_layers_the_layers_for_texts_judge(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path / "tokenizer", sentence_layers=1)
-    assert (
-        model.engine_for("judge")
-        is model.engine_for("pair")
-        is model.engine
-        is not model.engine_for("sentences")
-    )
-    assert tiny_model(tmp_path / "other").engine_for("judge")
+    assert torch.equal(hidden(model, ("judge",)), hidden(model))
+    assert torch.equal(hidden(model, ("pair",)), hidden(model))
+    assert not torch.equal(hidden(model, ("sentences",)), hidden(model))
+    other = tiny_model(tmp_path / "other")
+    assert other.document_engine is other.engine
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model/config.json").read_text())
     config["runnel"]["backbone"]["config"]["judge_layers"] = 1

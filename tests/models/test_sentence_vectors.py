@@ -87,9 +87,7 @@ def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(
 ) -> None:
     retriever = SentenceRetriever(model)
     with pytest.MonkeyPatch.context() as patch:
-        for engine in (model.engine, model.engine_for("sentences")):
-            patch.setattr(engine, "step_tokens", step)
-            patch.setattr(engine, "text_tokens", step)
+        patch.setattr(model.engine, "step_tokens", step)
         (found,) = retriever.remember([text])
     assert "".join(text[a:b] for a, b in found.spans.tolist()) == text
     if not len(found.ids):

@@ -13,6 +13,8 @@ from helpers.tiny import tiny_encoder, tiny_model
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
 from runnel.models.memory import Memory
+from runnel.models.pocket import looks, scorer
+from runnel.models.pocket.steps import read_blocks
 from runnel.models.recurrent.memory import DocumentState
 from runnel.request import TokenCount
 from runnel.search.check import check_store
@@ -48,24 +50,31 @@ def plain(embedder, tmp_path_factory):
         yield made
 
 
-def read_tokens(monkeypatch, *engines):
-    """The tokens of each request to the engines from now on."""
+def read_tokens(monkeypatch, model):
+    """The tokens of each text that the model reads from now on."""
     read: list[int] = []
 
-    def counted(requests):
-        for request in requests:
-            read.append(len(request.ids))
-            yield request
+    def counted(texts, tokens):
+        for text in texts:
+            read.append(tokens(text))
+            yield text
 
-    for engine in set(engines):
+    def tokens_of(request):
+        return len(request.ids)
+
+    for engine in {model.engine, model.document_engine}:
         monkeypatch.setattr(
-            engine, "map", lambda requests, *more, run=engine.map: run(counted(requests), *more)
+            engine,
+            "map",
+            lambda requests, *more, run=engine.map: run(counted(requests, tokens_of), *more),
+        )
+    for module in (scorer, looks):
+        monkeypatch.setattr(
+            module,
+            "read_blocks",
+            lambda model, forms, rows, count: read_blocks(model, forms, counted(rows, len), count),
         )
     return read
-
-
-def sentence_engines(model):
-    return model.engine, model.engine_for("sentences"), model.engine_for("texts", "sentences")
 
 
 def test_the_rerankers_order_is_a_third_list(plain):
@@ -117,7 +126,7 @@ def test_the_parts_of_an_explanation_add_up_to_the_score(index, plain):
 def test_remembered_documents_rank_as_whole_pairs_do(index, plain, monkeypatch):
     timings = {}
     with monkeypatch.context() as patch:  # no text is read but the query
-        read = read_tokens(patch, index.embedder.model.engine)
+        read = read_tokens(patch, index.embedder.model)
         index.search(QUERY, sentences=0)
         assert 0 < max(read) < 20  # a document has more
     remembered = index.search(QUERY, top_k=12, timings=timings)
@@ -242,7 +251,7 @@ def test_sentences_are_remembered_without_being_asked_for(encoder, local, tmp_pa
 
 def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, monkeypatch):
     with monkeypatch.context() as patch:  # no document is read to search
-        read = read_tokens(patch, *sentence_engines(encoder.model))
+        read = read_tokens(patch, encoder.model)
         assert remembering.search(QUERY, top_k=20, rerank=8)[0].sentences
         assert set(read) == {len(encoder.model.tokenizer.encode(QUERY).ids) + 2}
     hits = remembering.search(QUERY, top_k=20, rerank=0)
@@ -330,7 +339,7 @@ def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, enco
         "memories",
         lambda ids: memories([name for name in ids if name not in ("d1", "d4")]),
     )
-    read = read_tokens(monkeypatch, *sentence_engines(encoder.model))
+    read = read_tokens(monkeypatch, encoder.model)
     mixed = shown(local.search(QUERY, top_k=20))
     assert [(name, [s[0] for s in found]) for name, found in mixed] == [
         (name, [s[0] for s in found]) for name, found in whole

@@ -96,7 +96,7 @@ def question_vectors(out: Path, one: Chosen, measure: bool) -> NDArray[np.float3
         out,
         name,
         len(texts),
-        lambda: np.stack([read.vector for read in scorer.read_queries(texts)]),
+        lambda: np.stack([scorer.read_query(text).vector for text in texts]),
     )
 
 

@@ -20,7 +20,7 @@ def weigh(head: HeldHead, hidden: Tensor, idf: Tensor) -> Tensor:
 def interact(
     head: HeldHead, query: Tensor, weights: Tensor, mean: Tensor, sentence: Tensor, around: Tensor
 ) -> Tensor:
-    """Score a sentence, see `LateInteraction.forward`: a query's unit vectors (Q, D), their weights
+    """Score a sentence, see `LateInteraction`: a query's unit vectors (Q, D), their weights
     (Q,) of sum 1, and mean (D,); the hidden vectors of the sentence (T, D) and of what is read with
     it (any, D) -> ().
     """

@@ -33,7 +33,9 @@ Inputs = Literal["text", "matches", "state", "tokens", "vectors"]
 
 
 class Head:
-    """A head: what it needs of a text, and its settings."""
+    """A head: what it needs of a text, and its settings. It is called to compute vectors or scores
+    from its inputs, which each kind states.
+    """
 
     # names that it may have in a model
     jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")
@@ -42,14 +44,10 @@ class Head:
     state: ClassVar[str] = ""  # the tensor of the state that it reads
     template: Template | None = None  # of a pair, if the head has one of its own
     only_normalizes: ClassVar[bool] = False  # its vectors are the pooled ones, of unit length
-    # computes vectors or scores from the inputs; each head has its own
-    forward: Any = None
+    __call__: Any
 
     def __init__(self, **options: object) -> None:
         self.options = options  # its settings in config.json, without the model's widths
-
-    def __call__(self, *inputs: Any) -> Any:
-        return self.forward(*inputs)
 
     @property
     def for_inference(self) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runnel.backbones.encoder.config import EncoderBlocks, Form
+from runnel.backbones.encoder.config import EncoderBlocks
 from runnel.checks import expect_text
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
@@ -26,13 +26,6 @@ from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 Job = Literal["embed", "rerank"]
-# Forms of an encoder that are read in one step; there is an engine for each entry.
-_READ_TOGETHER: tuple[tuple[Form, ...], ...] = (
-    ("sentences",),
-    ("texts", "sentences"),
-    ("judge",),
-    ("pair",),
-)
 
 
 @dataclass(eq=False)
@@ -61,7 +54,7 @@ class Model(ABC):
     mark_vectors: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self.refresh()
+        self._derive()
 
     @abstractmethod
     def _derive(self) -> None:
@@ -107,13 +100,12 @@ class Model(ABC):
         """
 
     def refresh(self) -> None:
-        """Rebuild what is derived from the heads (token weights, engine) after they change or move
+        """Rebuild what is derived from the heads (token weights, engines) after they change or move
         to another device.
         """
         self._derive()
-        for derived in ("words", "for_sentences"):
+        for derived in ("words", "for_sentences", "engine", "document_engine"):
             vars(self).pop(derived, None)
-        self._start_engines()
 
     @cached_property
     def words(self) -> WordTable:
@@ -148,26 +140,25 @@ class Model(ABC):
         """Return the ids (T,) int32 of a prompt, without the space at its end, which belongs to the
         text; (0,) if the model has no prompt of this name.
         """
-        return self.tokenizer.encode(self.prompts.get(name, "").rstrip()).ids
+        prompt = self.prompts.get(name, "").rstrip()
+        return self.tokenizer.encode(prompt).ids if prompt else np.zeros(0, np.int32)
 
-    def _start_engines(self) -> None:
-        """Make the engine, and one for each of `_READ_TOGETHER` for which an encoder has layers of
-        its own.
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine that reads texts for this model; all threads share it."""
+        return self.new_engine()
+
+    @cached_property
+    def document_engine(self) -> Engine:
+        """The engine that reads documents for their vectors and for the vectors of their sentences:
+        if an encoder has layers for sentences, a hidden vector is the one of the form "texts" and
+        then the one of the form "sentences".
         """
-        self.engine = self.new_engine()
-        self._form_engines = {
-            forms: self.new_engine(read_blocks=partial(self.backbone.step_forms, forms=forms))
-            for forms in (_READ_TOGETHER if isinstance(self.backbone, EncoderBlocks) else ())
-            if self.backbone.config.own_layers(forms[-1])
-        }
-
-    def engine_for(self, *forms: Form) -> Engine:
-        """Return the engine that reads the forms of one entry of `_READ_TOGETHER`, each in its part
-        of a hidden vector.
-
-        Without layers of the last form's own it is `engine`, and vectors have one part.
-        """
-        return self._form_engines.get(forms, self.engine)
+        if not self.backbone.own_sentences:
+            return self.engine
+        return self.new_engine(
+            read_blocks=partial(self.backbone.step_forms, forms=("texts", "sentences"))
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and other processes, without the engines: they belong to one
@@ -178,10 +169,6 @@ class Model(ABC):
             for name, value in self.__dict__.items()
             if "engine" not in name and name != "for_sentences"
         }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start_engines()
 
     def new_engine(
         self,

@@ -161,7 +161,7 @@ class Reranker:
             memory = self.remember(texts, progress=progress)
             scores = dict(zip(texts, self.scorer.score(query, memory).tolist(), strict=True))
             return np.array([scores[text] for text in given], dtype=np.float32)
-        query_ids = self._template.encode_query(self.model.tokenizer, query)
+        query_ids = self._template.encode_query(self.model.tokenizer, query).ids
         max_tokens = self.pair_limit(max_tokens)
         encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
         full = {text: item.ids for text, item in zip(texts, encoded, strict=True) if len(item)}

@@ -73,7 +73,7 @@ class SentenceRetriever:
         """Return whether that holds for these scores: not if the model's judge does not know the
         script of the query.
         """
-        return self.calibrated and (self._judging is None or scored.answers is not None)
+        return self.scorer.calibrated and (self._judging is None or scored.answers is not None)
 
     @classmethod
     def load(

@@ -179,10 +179,6 @@ class _TextPlaces:
     first: list[Place] = field(default_factory=list)
     count: int = 0
 
-    @property
-    def room(self) -> int:
-        return MOST_PLACES - len(self.first)
-
 
 class _Pool:
     """The best sentences of the documents so far, after the first look, each text once, and the
@@ -214,7 +210,7 @@ class _Pool:
         for text, group in best.items():
             places = self.places[text]
             places.count += len(group)
-            listed += [(text, sentence) for sentence in group[: places.room]]
+            listed += [(text, sentence) for sentence in group[: MOST_PLACES - len(places.first)]]
         spans = [(sentence.start, sentence.end) for _, sentence in listed]
         located = locate(source.file, source.document, spans)
         for (text, _), place in zip(listed, located, strict=True):
@@ -301,7 +297,7 @@ def find(
             places = pool.places.setdefault(key, _TextPlaces())
             if number < places.since or key not in counted:
                 places.count += 1 + len(sentence.also) + sentence.also_omitted
-                places.first += located[: places.room]
+                places.first += located[: MOST_PLACES - len(places.first)]
             if key not in best or sentence.score > best[key][0].score:
                 best[key] = (sentence, source, scored)
     # stable: ties in file order

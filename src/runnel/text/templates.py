@@ -160,10 +160,9 @@ class Template:
     ) -> list[Encoded]:
         """Encode several texts as `encode` does, on all cores."""
         lead = self.lead(tokenizer, field)
-        encoded = iter(tokenizer.encode_batch([lead + text for text in texts if text]))
-        return [
-            _shift_after(next(encoded), len(lead)) if text else Encoded.empty() for text in texts
-        ]
+        filled = iter(tokenizer.encode_batch([lead + text for text in texts if text]))
+        encoded = [next(filled) if text else Encoded.empty() for text in texts]
+        return [_shift_after(part, len(lead)) for part in encoded] if lead else encoded
 
     def encode_pieces(self, tokenizer: Tokenizer, field: Field, text: str) -> Iterator[Encoded]:
         """Encode as `encode` does, piece by piece, in memory that does not depend on the text's
@@ -171,24 +170,24 @@ class Template:
         """
         lead = self.lead(tokenizer, field)
         for piece in tokenizer.encode_pieces([lead, text] if text else []):
-            yield _shift_after(piece, len(lead))
+            yield _shift_after(piece, len(lead)) if lead else piece
 
-    def encode_query(self, tokenizer: Tokenizer, query: str) -> np.ndarray:
-        """Encode a query (n,) int32, n >= 1: the query field, or the only field of a template for
-        any text.
+    def encode_query(self, tokenizer: Tokenizer, query: str) -> Encoded:
+        """Encode a query, of one token at least: the query field, or the only field of a template
+        for any text.
 
         Raises:
             InputError: the query is not a string, is empty, or the tokenizer drops all its
                 characters.
         """
         expect_text(query, "the query")
-        ids = self.encode(tokenizer, "query" if "query" in self.fields else "document", query).ids
-        if not query.strip() or not len(ids):
+        encoded = self.encode(tokenizer, "query" if "query" in self.fields else "document", query)
+        if not query.strip() or not len(encoded):
             problem = "is empty"
             if query.strip():
                 problem = f"{query[:40]!r} has no tokens in this model's vocabulary"
             raise InputError(f"the query {problem}; give the words to look for")
-        return ids
+        return encoded
 
     def render(
         self,
@@ -316,8 +315,6 @@ PAIR_TEMPLATES: dict[str, tuple[Template | None, str | None]] = {
 
 def _shift_after(encoded: Encoded, lead: int) -> Encoded:
     """Return the same tokens with offsets into the text that begins after `lead` characters."""
-    if not lead:
-        return encoded
     return Encoded(
         encoded.ids, np.maximum(encoded.starts - lead, 0), np.maximum(encoded.ends - lead, 0)
     )

@@ -59,7 +59,7 @@ class ProductInputs(NamedTuple):
     scale: Floats  # in 8 bits (T, G); for numbers, which have no scale, (T, 0)
 
 
-# Writes x (T, K) weight^T to an array (T, N).
+# Writes x (T, K) weight^T to an array (T, N), inside `numba_math.parallel()`.
 ArrayProduct = Callable[[ProductInputs, NDArray[Any]], None]
 
 
@@ -154,15 +154,13 @@ class EncoderStep:
         Returns:
             (T, forms D).
         """
-        with self._memory.lock:
+        with self._memory.lock, parallel():
             # 1. What enters the first layer, in place of the embeddings: the residual stream.
             lengths = np.diff(cu_seqlens)
             hidden += self._positions[np.arange(cu_seqlens[-1]) - cu_seqlens[:-1].repeat(lengths)]
             work = self._work(hidden, cu_seqlens, int(lengths.max(initial=0)))
             work.out[...] = 0
-            with parallel():
-                nothing = np.zeros(hidden.shape[1], np.float32)
-                self._add_norm(work, hidden, nothing, self._norm, hidden)
+            self._add_norm(work, hidden, np.zeros(hidden.shape[1], np.float32), self._norm, hidden)
             # 2. The layers that all forms share, then the layers of each form.
             shared = self._config.shared_layers(forms) if len(forms) > 1 else 0
             self._read(work, self._forms["texts"][:shared], hidden)
@@ -171,11 +169,10 @@ class EncoderStep:
             for i, form in enumerate(forms):
                 if i and work.normed:
                     # The form before has changed the inputs of the next product, but not `hidden`.
-                    with parallel():
-                        if self._in_8_bits:
-                            int8_matmul.quantize_rows(hidden, *work.normed)
-                        else:
-                            copy_rows(hidden, work.normed.array)
+                    if self._in_8_bits:
+                        int8_matmul.quantize_rows(hidden, *work.normed)
+                    else:
+                        copy_rows(hidden, work.normed.array)
                 self._read(work, self._forms[form][shared:], out[:, i * width : (i + 1) * width])
             return out
 
@@ -187,25 +184,19 @@ class EncoderStep:
         for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
             layer.qkv(work.normed or _rows(residual), work.qkv)
-            with parallel():
-                scratch = self._memory.scratch("attention", work.attention)
-                attend(
-                    work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch
-                )
+            scratch = self._memory.scratch("attention", work.attention)
+            attend(work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch)
             layer.out(work.seen, work.out)
-            with parallel():
-                self._add_norm(work, residual, bias_out, layer.attention_norm, target)
+            self._add_norm(work, residual, bias_out, layer.attention_norm, target)
             residual = target
             layer.up(work.normed or _rows(residual), work.up)
-            with parallel():
-                if self._in_8_bits:
-                    scratch = self._memory.scratch("row", self._config.intermediate_size)
-                    bias_gelu_bytes(work.up, bias_up, *work.middle, scratch)
-                else:
-                    bias_gelu(work.up, bias_up)
+            if self._in_8_bits:
+                scratch = self._memory.scratch("row", self._config.intermediate_size)
+                bias_gelu_bytes(work.up, bias_up, *work.middle, scratch)
+            else:
+                bias_gelu(work.up, bias_up)
             layer.down(work.middle, work.out)
-            with parallel():
-                self._add_norm(work, residual, bias_down, layer.norm, target)
+            self._add_norm(work, residual, bias_down, layer.norm, target)
         if not layers:
             target[...] = residual
 
@@ -238,7 +229,7 @@ class EncoderStep:
             ),
             out=self._memory.array("out", tokens, c.hidden_size, dtype=self._numbers),
             cu_seqlens=cu_seqlens,
-            attention=int(attention_memory(c.head_size, longest)[-1]),
+            attention=int(attention_memory(c.hidden_size // c.num_heads, longest)[-1]),
         )
 
     def _inputs(self, name: str, tokens: int, columns: int, groups: int) -> ProductInputs:
@@ -313,6 +304,8 @@ class ArrayEncoder(EncoderShape):
         return self._step.step_forms(
             widened(bf16_bits(rows)) if self.numbers is np.uint16 else rows, cu_seqlens, forms
         )
+
+    step_arrays = step_forms  # as of `Encoder`, whose `step_forms` takes tensors
 
     def floats(self, name: str) -> Floats:
         """See `EncoderWeights`."""
@@ -459,12 +452,10 @@ def widened(bits: NDArray[np.uint16]) -> Floats:
 def _multiply(
     weight: matmul.FloatWeights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]
 ) -> None:
-    with parallel():
-        matmul.multiply(x.array, weight, out, memory)
+    matmul.multiply(x.array, weight, out, memory)
 
 
 def _multiply_bytes(
     weight: int8_matmul.Int8Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]
 ) -> None:
-    with parallel():
-        int8_matmul.multiply(*x, weight, out, memory)
+    int8_matmul.multiply(*x, weight, out, memory)

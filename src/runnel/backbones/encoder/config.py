@@ -56,10 +56,6 @@ class EncoderConfig(BackboneConfig):
                 rule="at most all layers",
             )
 
-    @property
-    def head_size(self) -> int:
-        return self.hidden_size // self.num_heads
-
     def layer_names(self, form: Form) -> list[str]:
         """Return the names of all layers of a form in order."""
         own = self.own_layers(form)

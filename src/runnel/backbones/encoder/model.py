@@ -33,6 +33,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -220,6 +221,18 @@ class Encoder(EncoderBlocks, Backbone):
         return torch.cat(
             [_run(self.layers_of(form)[shared:], hidden, packing) for form in forms], dim=1
         ).float()
+
+    def step_arrays(
+        self, ids: np.ndarray, cu_seqlens: np.ndarray, forms: Sequence[Form]
+    ) -> np.ndarray:
+        """Run `step_forms` on arrays, which are on the CPU."""
+        return (
+            self.step_forms(
+                torch.from_numpy(ids).to(self.device), torch.from_numpy(cu_seqlens), forms=forms
+            )
+            .cpu()
+            .numpy()
+        )
 
     def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Run sequences through the lower layers and then `upper`, the layers of a form that is

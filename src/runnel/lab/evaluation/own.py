@@ -210,7 +210,7 @@ def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int
         pattern = r"\s+".join(map(re.escape, question.text.split()))
         found = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
         return [span for span in found if question.page in (None, places.at(span[0])[0])]
-    return places.page_spans(question.page or 0)
+    return [(start, end) for start, end, _, page in places.spans() if page == (question.page or 0)]
 
 
 def _nearest(expected: str, texts: Iterable[str]) -> str:

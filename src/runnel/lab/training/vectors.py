@@ -309,7 +309,7 @@ def read_vector_data(
         return SentenceVectors.from_bytes((folder / document).read_bytes(), texts[document])
 
     # 3. Read the questions.
-    queries = scorer.read_queries(example.query for _, example in keyed)
+    queries = (scorer.read_query(example.query) for _, example in keyed)
     questions = [
         _question(number, key, example, query, load(key))
         for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))

@@ -101,7 +101,7 @@ class EndVector(ArrayHead):
 
     only_normalizes = True
 
-    def forward(self, pooled: Floats) -> Floats:
+    def __call__(self, pooled: Floats) -> Floats:
         """(n, D) -> (n, D) of unit length."""
         return normalize(wide(pooled))
 
@@ -143,7 +143,7 @@ class VectorScore(ArrayHead):
         self.direct: Floats = np.array(started, np.float32)
         self.calibration = np.array(UNFIT, np.float32)  # factor and summand
 
-    def forward(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
+    def __call__(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
         """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` ->
         (S,)
         """
@@ -151,7 +151,7 @@ class VectorScore(ArrayHead):
         return self.uncalibrated(query, vectors, features) * factor + summand
 
     def uncalibrated(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
-        """Return the scores of `forward` before calibration."""
+        """Return the scores before calibration."""
         query = wide(query)
         vectors = wide(vectors)
         features = wide(features)
@@ -215,7 +215,7 @@ class VectorRelevance(ArrayHead):
         super().__init__()
         self.linear = Linear(self.FEATURES, 1)
 
-    def forward(self, features: Floats) -> Floats:
+    def __call__(self, features: Floats) -> Floats:
         """(n, 3) -> (n,)"""
         return self.linear(wide(features))[:, 0]
 
@@ -316,7 +316,7 @@ class LateInteraction(ArrayHead):
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
         return (idf + LEAST_IDF) * np.exp(self.weight(hidden)[:, 0].clip(-3, 3))
 
-    def forward(
+    def __call__(
         self, query: Floats, weights: Floats, mean: Floats, sentence: Floats, around: Floats
     ) -> Floats:
         """Score a sentence: a query's unit vectors (Q, D), their weights (Q,) of sum 1, and mean
@@ -381,12 +381,6 @@ class Judge(LateInteraction):
         self.calibration = np.array(UNFIT, np.float32)
         # the judge's score of a sentence that is not read again
         self.floor: Floats = np.array(4.0, np.float32)
-
-    def inside(self, scores: np.ndarray) -> np.ndarray:
-        """Return the logits (S,) that sentences answer, if their document does, from the sums of
-        both looks.
-        """
-        return float(self.calibration[0]) * scores + float(self.calibration[1])
 
     def answers(self, facts: np.ndarray) -> float:
         """Return the logit that a document with these `FACTS` answers."""

@@ -196,7 +196,8 @@ class _Matches:
         self, ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable
     ) -> None:
         self.ids, self.bounds, self.query_ids, self.table = ids, bounds, query_ids, table
-        self.query, self.terms = _asked(query_ids, table)
+        self.query = words(query_ids, table)
+        self.terms = _terms(self.query)
         self.sizes = _content_words(ids, table)
         self.lengths = (self.sizes[bounds[1:]] - self.sizes[bounds[:-1]]).astype(np.float64)
         self.found, self.where = _find(ids, self.terms, self.query, table)
@@ -228,7 +229,7 @@ class _Matches:
                 for name in _WORDS
             )
         )
-        asked = _terms(query.keys, query.idf)
+        asked = _terms(query)
         found, where = _find(self.ids, asked, query, self.table)
         score, _ = bm25(
             _count(self.bounds, where, found, len(asked.keys)),
@@ -301,7 +302,8 @@ def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> flo
     changes, in [0, 1).
     """
     ids = np.asarray(ids, dtype=np.int64)
-    query, terms = _asked(query_ids, table)
+    query = words(query_ids, table)
+    terms = _terms(query)
     if not len(terms.keys):
         return 0.0
     found, _ = _find(ids, terms, query, table)
@@ -346,14 +348,15 @@ def _mixed(code: np.ndarray, place: np.uint64) -> np.ndarray:
         return np.where(code == 0, np.uint64(0), x ^ (x >> np.uint64(33)))
 
 
-def _asked(query_ids: np.ndarray, table: WordTable) -> tuple[Words, Terms]:
-    query = words(query_ids, table)
-    return query, _terms(query.keys[query.content], query.idf[query.content])
-
-
-def _terms(keys: np.ndarray, idf: np.ndarray) -> Terms:
+def _terms(query: Words) -> Terms:
+    """Return the distinct words of a query, without stop words."""
+    keys = query.keys[query.content]
     unique, first, count = np.unique(keys, return_index=True, return_counts=True)
-    return Terms(unique, count.astype(np.float64), idf[first].astype(np.float64))
+    return Terms(
+        unique,
+        count.astype(np.float64),
+        query.idf[query.content][first].astype(np.float64),
+    )
 
 
 def _content_words(ids: np.ndarray, table: WordTable) -> np.ndarray:

@@ -1,18 +1,18 @@
 """The looks at a document whose sentence vectors are stored.
 
-The first look (`first_look`) scores every sentence from stored vectors. Then a question or heading,
-here a *title*, passes a share of its score to the text below it (`leads`). In the second look
-(`Judging.look`) the best sentences are read again by the judge layers, each with the text around
-it, and each token of the query is compared with the tokens of the sentence (late interaction;
-Khattab and Zaharia, "ColBERT", 2020). The best of these sentences are read once more, in one
-sequence with the query, by the pair layers. Last, the document is judged as a whole: does it answer
-at all?
+The first look (`VectorScorer.look`) scores every sentence from stored vectors. Then a question or
+heading, here a *title*, passes a share of its score to the text below it (`with_leads`). In the
+second look (`Judging.look`) the best sentences are read again by the judge layers, each with the
+text around it, and each token of the query is compared with the tokens of the sentence (late
+interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these sentences are read once more,
+in one sequence with the query, by the pair layers. Last, the document is judged as a whole: does it
+answer at all?
 
     T  tokens      S  sentences of a document      Q  tokens of the query
     D  width of the vectors      F  lexical features
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,9 @@ from runnel.models.pocket.heads import Judge, PairJudge, normalize
 from runnel.models.pocket.layout import whole_tokens
 from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.pocket.steps import read_blocks
 from runnel.models.scored import FirstLook, SecondLook
-from runnel.request import Request
+from runnel.request import TokenCount
 from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION
 
 # docs/pocket.md has the measurements by which these numbers were chosen.
@@ -69,22 +70,12 @@ _DOCUMENT_IDF = list(COLUMNS).index("document idf")
 _NEAREST = 4  # how many of the best cosines are averaged in `document_facts`
 
 
-def first_look(
-    query: np.ndarray,
-    document: SentenceVectors,
-    plain: np.ndarray,
-    evidence: np.ndarray,
-    *,
-    lead: bool,
-) -> FirstLook:
-    """Return the first look at a document with the head's scores (S,); `lead`: titles pass a share
-    of their scores to the text below them.
+def with_leads(plain: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    """Return the first look's scores (S,) float32 from the head's: titles pass a share of their
+    scores to the text below them, and asides are no answers.
     """
-    kinds, scores = document.kinds, plain
-    if lead:
-        scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
-        scores = np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
-    return FirstLook(query, document, plain, scores, evidence)
+    scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
+    return np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
 
 
 def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -183,13 +174,11 @@ def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np
 class Judging:
     """The second look, by a model's judge layers and head, and its pair layers if it has some."""
 
-    def __init__(self, model: Model) -> None:
-        head = model.head("judge")
-        pair = model.head("pair") if "pair" in model.heads else None
-        assert isinstance(head, Judge)
-        assert isinstance(pair, PairJudge | None)
-        self._model, self.head, self._pair = model, head, pair
-        self._prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
+    def __init__(self, model: Model, prompts: Mapping[str, np.ndarray]) -> None:
+        """`prompts`: the ids of the model's prompts for a "query" and a "document"."""
+        self._model, self._prompts = model, prompts
+        self.head: Judge = model.head("judge")
+        self._pair: PairJudge | None = model.head("pair") if "pair" in model.heads else None
         self._markers = model.tokenizer.markers()
 
     def knows(self, query: np.ndarray) -> bool:
@@ -330,8 +319,7 @@ class Judging:
 
     def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""
-        requests = [Request(row, np.arange(len(row))) for row in rows]
-        return [np.asarray(read.hidden) for read in self._model.engine_for(form).run(requests)]
+        return [hidden for _, hidden in read_blocks(self._model, (form,), rows, TokenCount(None))]
 
     def _conclude(
         self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float
@@ -351,11 +339,9 @@ class Judging:
             scores = look.scores + self.head.nearness(look.facts) + judged + led
             return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)
         answers = self.head.answers(facts_with_judged(look.facts, apart, floor))
-        scores = _both(self.head.inside(look.scores + judged + led), answers)
+        factor, summand = self.head.calibration.tolist()
+        inside = factor * (look.scores + judged + led) + summand
+        # the logit of sigmoid(inside) * sigmoid(answers)
+        both = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
+        scores = both - np.log(-np.expm1(np.minimum(both, -1e-12)))
         return SecondLook(scores.astype(np.float32), answers, known, judged, apart, led)
-
-
-def _both(inside: np.ndarray, answers: float) -> np.ndarray:
-    """Return the logit of sigmoid(inside) * sigmoid(answers)."""
-    log = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
-    return log - np.log(-np.expm1(np.minimum(log, -1e-12)))

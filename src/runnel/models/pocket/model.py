@@ -103,32 +103,24 @@ def load_pocket(
         # stays open: the weights are those of this file even if it is replaced
         weights = safe_open(file, "numpy")
         dtypes = {weights.get_slice(name).get_dtype() for name in weights.keys()}
-    if not dtypes <= _STORED_DTYPES or not _has_kernels(kind):
+    from runnel.ops.numba_math import PROBLEM  # numba takes a while to import
+
+    if PROBLEM:
+        log.info("no kernels: %s", PROBLEM)
+    if PROBLEM or not dtypes <= _STORED_DTYPES:
+        return None
+    from runnel.backbones.encoder.arrays import DEFAULT_DTYPE, ArrayEncoder
+    from runnel.ops.int8_matmul import vnni_problem
+
+    if (kind == "int8" and vnni_problem()) or (kind == "bfloat16" and kind != DEFAULT_DTYPE):
         return None
     # 3. The encoder and its heads.
-    from runnel.backbones.encoder.arrays import DEFAULT_DTYPE, ArrayEncoder
-
     backbone = ArrayEncoder(weights, file, config, DEFAULT_DTYPE if kind == "auto" else kind)
     heads = {
         name: _read_head(name, options, backbone, source) for name, options in read.heads.items()
     }
     log.info("%s runs with kernels compiled for this processor", backbone.title)
     return PocketModel(backbone, **read.parts(folder, heads, source))
-
-
-def _has_kernels(kind: str) -> bool:
-    """Return whether this processor's kernels compute a dtype."""
-    from runnel.ops.numba_math import PROBLEM  # numba takes a while to import
-
-    if PROBLEM:
-        log.info("no kernels: %s", PROBLEM)
-        return False
-    from runnel.backbones.encoder.arrays import DEFAULT_DTYPE
-    from runnel.ops.int8_matmul import vnni_problem
-
-    if kind == "int8":
-        return not vnni_problem()
-    return kind != "bfloat16" or kind == DEFAULT_DTYPE
 
 
 def _read_head(

@@ -152,7 +152,7 @@ class PassageReader(Reader):
             spans = passage_spans(document.source, tokens.spans, row.passages)
             take = sums.take if options.remember else None
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
-        engine = model.engine_for("texts", "sentences") if options.remember else model.engine
+        engine = model.document_engine if options.remember else model.engine
         results = engine.run(requests, TokenCount(options.progress).add)
         read = []
         pooled = [

@@ -5,6 +5,7 @@ S  sentences of a document      D  width of the vectors      n  documents
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import tee
 from typing import cast
 
 import numpy as np
@@ -17,15 +18,16 @@ from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.memory import Memory, StatePrecision
 from runnel.models.model import Model
 from runnel.models.pocket.heads import VectorRelevance, VectorScore, normalize
-from runnel.models.pocket.layout import lay_out
+from runnel.models.pocket.layout import lay_out, whole_tokens
 from runnel.models.pocket.lexical import FEATURES, WordTable, sentence_features, static_bm25
-from runnel.models.pocket.looks import FACTS, Judging, document_facts, first_look
+from runnel.models.pocket.looks import FACTS, Judging, document_facts, with_leads
 from runnel.models.pocket.sentence_vectors import SentenceSums, SentenceVectors
-from runnel.models.scored import Scored
+from runnel.models.pocket.steps import read_blocks
+from runnel.models.scored import FirstLook, Scored
 from runnel.models.scoring import sentence_tokens
-from runnel.request import Progress, Request, TokenCount
+from runnel.request import Progress, TokenCount, on_cpu
 from runnel.text.documents.document import DocumentText
-from runnel.text.sentences import SentenceTokens, read_sentences
+from runnel.text.sentences import SentenceTokens, sentence_of_tokens, split_sentences
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,13 @@ class VectorScorer:
     reads_pairs = False
 
     def __init__(self, model: Model, *, passages: bool = False) -> None:
-        head = model.head("sentences")  # an encoder has it `for_sentences`
-        assert isinstance(head, VectorScore)
-        self.model, self._head = model, head
+        self.model = model
+        self._head: VectorScore = model.head("sentences")  # an encoder has it `for_sentences`
         self._passages = passages and model.backbone.own_sentences
         self._forms: tuple[Form, ...] = ("texts", "sentences") if self._passages else ("sentences",)
         self.template = model.templates["document"]
         self.prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
-        self.judging = Judging(model) if "judge" in model.heads else None
+        self.judging = Judging(model, self.prompts) if "judge" in model.heads else None
 
     @property
     def calibrated(self) -> bool:
@@ -66,42 +67,47 @@ class VectorScorer:
         return (self._head if self.judging is None else self.judging.head).calibrated
 
     def read_query(self, query: str) -> VectorQuery:
-        """Read a query, a long one in passages, like a document."""
-        return next(self.read_queries([query]))
-
-    def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:
-        """Read queries, in order."""
-        for result in self.model.engine_for(*self._forms).map(map(self._query_request, queries)):
-            done = result.get()
-            means = np.asarray(done.means[0])
-            vectors = normalize(means.reshape(-1, self.model.backbone.hidden_size))
-            yield VectorQuery(done.tag, vectors[-1], vectors[0])
-
-    def _query_request(self, query: str) -> Request:
+        """Read a query, a long one in passages, like a document. Its vectors are weighted means of
+        all hidden vectors.
+        """
+        # 1. The ids to read.
         expect_text(query, "the query")
-        query = query.strip()
-        if len(self.prompts["query"]) and not self.model.tokenizer.adds_space:
-            query = " " + query
-        ids = self.template.encode_query(self.model.tokenizer, query)
-        tokens = read_sentences(
-            query, [self.template.encode(self.model.tokenizer, "document", query)]
-        )
-        markers = self.model.tokenizer.markers()
         prompt = self.prompts["query"]
-        row = lay_out(ids, tokens.bounds, self.model.backbone, markers, prompt=prompt).ids
-        return Request(row, ranges=np.array([[0, len(row)]]), tag=ids)
+        tokenizer = self.model.tokenizer
+        backbone = self.model.backbone
+        lead = " " if len(prompt) and not tokenizer.adds_space else ""
+        query = lead + query.strip()
+        encoded = self.template.encode_query(tokenizer, query)
+        bounds = np.array([0, len(encoded)])
+        if len(encoded) > whole_tokens(backbone, len(prompt)):
+            bounds = sentence_of_tokens(split_sentences(query), encoded)
+        row = lay_out(encoded.ids, bounds, backbone, tokenizer.markers(), prompt=prompt).ids
+        # 2. Their mean, of each form.
+        weights = np.asarray(on_cpu(self.model.weight))[row]
+        total = np.zeros(1)
+        for start, hidden in read_blocks(self.model, self._forms, [row], TokenCount(None)):
+            total = total + weights[start : start + len(hidden)] @ hidden
+        mean = (total / weights.sum(dtype=np.float64)).astype(np.float32)
+        vectors = normalize(mean.reshape(-1, backbone.hidden_size))
+        return VectorQuery(encoded.ids, vectors[-1], vectors[0])
 
     def read(
         self, documents: Iterable[SentenceTokens], progress: Progress | None = None
     ) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
         count = TokenCount(progress)
-        sums = (SentenceSums(self.model, tokens, passages=self._passages) for tokens in documents)
-        requests = count.totaled(
-            Request(part.layout.ids, (), take=part.take, tag=part) for part in sums
+        laid, unread = tee(
+            SentenceSums(self.model, tokens, passages=self._passages) for tokens in documents
         )
-        for result in self.model.engine_for(*self._forms).map(requests, count.add):
-            yield result.get().tag.result()
+        rows = count.totaled((sums.layout.ids for sums in unread), len)
+        blocks = read_blocks(self.model, self._forms, rows, count)
+        for sums in laid:
+            done = 0
+            while done < len(sums.layout.ids):
+                start, hidden = next(blocks)
+                sums.take(start, hidden)
+                done = start + len(hidden)
+            yield sums.result()
 
     def scan(
         self,
@@ -152,12 +158,18 @@ class VectorScorer:
         """Score a document that has been read."""
         plain = np.full(len(document), -np.inf, dtype=np.float32)
         full, vectors, features = self.inputs(query, document)
-        evidence = np.zeros(FACTS)
+        facts = np.zeros(FACTS)
         if full.any():
             plain[full] = self._head(query.vector, vectors, features)
-            evidence = document_facts(plain[full], vectors @ query.vector, features)
-        look = first_look(query.ids, document, plain, evidence, lead=self.judging is not None)
-        return Scored(document.text, document.spans, look.scores, document.kinds, look)
+            facts = document_facts(plain[full], vectors @ query.vector, features)
+        scores = plain if self.judging is None else with_leads(plain, document.kinds)
+        return Scored(
+            document.text,
+            document.spans,
+            scores,
+            document.kinds,
+            FirstLook(query.ids, document, plain, scores, facts),
+        )
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
         """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without

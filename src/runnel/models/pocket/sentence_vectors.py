@@ -18,7 +18,7 @@ from runnel.backbones.config import Blocks
 from runnel.models.memory import Remembered
 from runnel.models.model import Model
 from runnel.models.pocket.layout import lay_out, passages_of
-from runnel.request import Array, RangeSums
+from runnel.request import Array
 from runnel.text.sentences import SentenceTokens
 
 _WIDEST = 127  # the largest 8-bit number
@@ -84,74 +84,95 @@ class SentenceSums:
 
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
         backbone = model.backbone
-        markers = model.tokenizer.markers()
         full = np.flatnonzero(tokens.full)
-        prompt = model.prompt_ids("document")
-        self.layout = row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt)
+        self.layout = row = lay_out(
+            tokens.ids,
+            tokens.bounds,
+            backbone,
+            model.tokenizer.markers(),
+            prompt=model.prompt_ids("document"),
+        )
         inside = np.zeros(len(row.ids), np.float32)
         inside[row.places] = 1  # 0 for markers and prompts
         self._tokens = tokens
+        width = backbone.hidden_size
         sentences = np.stack([row.starts, row.ends], axis=1)[full]
-        blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
-        self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, inside, full)
-        self._passages: _Rounded | None = None
+        self._sums = [_Rounded(len(tokens.spans), width, sentences, inside, full)]
         if passages:
-            self._passages = _Rounded(
-                len(blocks), backbone.hidden_size, blocks, inside, np.arange(len(blocks))
+            blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
+            self._sums.insert(
+                0, _Rounded(len(blocks), width, blocks, inside, np.arange(len(blocks)))
             )
 
     def take(self, start: int, hidden: Array) -> None:
-        """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n);
-        see `Request.take`.
+        """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n), whole blocks in
+        order.
         """
-        read = np.asarray(hidden)
-        if self._passages is not None:
-            whole, read = np.hsplit(read, 2)
-            self._passages.add(start, whole)
-        self._sentences.add(start, read)
+        parts = np.hsplit(np.asarray(hidden), len(self._sums))
+        for sums, part in zip(self._sums, parts, strict=True):
+            sums.add(start, part)
 
     def result(self) -> SentenceVectors:
         """Return the document with its vectors; call it after the last token."""
         tokens = self._tokens
-        passages = None
-        if self._passages is not None:
-            passages = (self._passages.vectors, self._passages.scales)
+        *passages, sentences = [(sums.vectors, sums.scales) for sums in self._sums]
         return SentenceVectors(
             tokens.text,
             tokens.spans,
             tokens.ids,
             tokens.bounds,
-            self._sentences.vectors,
-            self._sentences.scales,
+            *sentences,
             tokens.kinds,
-            passages,
+            *passages,
         )
 
 
 class _Rounded:
-    """Sums over ranges in 8 bits, (n, D), with scales (n,); zeros before they are known."""
+    """Sums over ranges of tokens in 8 bits, (n, D), with scales (n,); zeros before they are known.
+
+    The edges of the ranges cut the row into stretches: ranges, and gaps between them. A stretch is
+    summed in fp32 as far as it is taken at a time, and in fp64 beyond that.
+    """
 
     def __init__(
         self, count: int, width: int, ranges: np.ndarray, weights: np.ndarray, places: np.ndarray
     ) -> None:
-        """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
+        """Begin to sum the ranges (k, 2), which are in order, with the `weights` of all tokens;
+        `places` (k,) says which rows of the result they are.
+        """
         self.vectors = np.zeros((count, width), dtype=np.int8)
         self.scales = np.zeros(count, dtype=np.float32)
-        self._sums = RangeSums(ranges)
-        self._weights = weights
-        self._places = places
+        self._ranges, self._weights = ranges, weights
+        edges = np.unique(ranges)
+        self._stretch_of = np.searchsorted(edges, np.arange(len(weights)), side="right")
+        self._places = np.full(len(edges) + 1, -1)  # of each stretch; -1: a gap
+        self._places[np.searchsorted(edges, ranges[:, 0], side="right")] = places
+        self._open = (-1, np.zeros(width))  # the last stretch so far, and its sum
 
     def add(self, start: int, hidden: np.ndarray) -> None:
-        stop = start + len(hidden)
-        self._sums.add(stop, self._sums.part(start, hidden, self._weights[start:stop]))
-        first, complete = self._sums.take_complete()
-        places = self._places[first : first + len(complete)]
-        sums = complete[:, :-1].astype(np.float32)
-        scale = np.abs(sums).max(axis=-1, keepdims=True, initial=0) / np.float32(_WIDEST)
-        self.vectors[places] = np.rint(sums / np.maximum(scale, np.finfo(np.float32).tiny)).astype(
-            np.int8
-        )
-        self.scales[places] = scale[:, 0]
+        """Add the hidden vectors (n, D) of tokens [start, start + n)."""
+        # 1. The sums of the stretches.
+        inside = slice(start, start + len(hidden))
+        stretches, firsts = np.unique(self._stretch_of[inside], return_index=True)
+        if len(self._ranges) == 1:  # usual for short texts, and faster
+            first, last = np.clip(self._ranges[0], start, inside.stop)
+            sums = (self._weights[first:last] @ hidden[first - start : last - start])[None]
+            stretches = np.array([1])
+        else:
+            sums = np.add.reduceat(self._weights[inside, None] * hidden, firsts)
+        sums = sums.astype(np.float64)
+        stretch, before = self._open
+        if stretch == stretches[0]:
+            sums[0] += before
+        self._open = (int(stretches[-1]), sums[-1])
+        # 2. The ranges among them, in 8 bits; a range that goes on is rounded again.
+        places = self._places[stretches]
+        own = sums[places >= 0].astype(np.float32)
+        scale = np.abs(own).max(axis=-1, keepdims=True, initial=0) / np.float32(_WIDEST)
+        self.vectors[places[places >= 0]] = np.rint(
+            own / np.maximum(scale, np.finfo(np.float32).tiny)
+        ).astype(np.int8)
+        self.scales[places[places >= 0]] = scale[:, 0]
 
 
 def _wide(vectors: np.ndarray, scales: np.ndarray) -> np.ndarray:

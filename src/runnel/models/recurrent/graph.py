@@ -138,7 +138,7 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
         )
     reranker = Reranker(model)
     template = model.templates["rerank"]
-    query_ids = template.encode_query(model.tokenizer, query)
+    query_ids = template.encode_query(model.tokenizer, query).ids
     document_ids = template.encode(model.tokenizer, "document", document).ids
     return reranker.pair(query_ids, document_ids, reranker.pair_limit(max_tokens))
 

@@ -42,7 +42,7 @@ class QueryLikelihood(Head):
         """Return the request for a row of ids, whose slice `query` has the tokens of the query."""
         return Request(ids, np.arange(query.start - 1, query.stop - 1), tag=ids[query])
 
-    def forward(self, hidden: Iterable[Tensor], query: np.ndarray) -> Tensor:
+    def __call__(self, hidden: Iterable[Tensor], query: np.ndarray) -> Tensor:
         """The hidden vectors (n, T, D) before each token of the query, and the query's ids (T,) ->
         scores (n,) fp32.
         """

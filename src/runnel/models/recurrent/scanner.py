@@ -74,7 +74,7 @@ class ItemMaker:
         published scanners.
         """
         expect_text(query, "the query")
-        return self._prefix.encode_query(self.tokenizer, query.strip())
+        return self._prefix.encode_query(self.tokenizer, query.strip()).ids
 
     def prefix(self, query_ids: np.ndarray) -> tuple[np.ndarray, slice]:
         """Return the ids that are read before a document, and the slice of them that begins with
@@ -163,7 +163,9 @@ class Scanner:
         """Score documents in order; sentences without a token get -inf."""
         count = TokenCount(progress)
         requests = (self._request(query, tokens) for tokens in documents)
-        for result in self.model.engine.map(count.totaled(requests), count.add):
+        for result in self.model.engine.map(
+            count.totaled(requests, lambda request: len(request.ids)), count.add
+        ):
             tokens, parts = result.get().tag
             scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
             if parts:

@@ -89,7 +89,7 @@ class StateScorer:
 
     def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
-        query_ids = self.template.encode_query(self.model.tokenizer, query)
+        query_ids = self.template.encode_query(self.model.tokenizer, query).ids
         scores = np.concatenate(
             [np.zeros(0, np.float32), *self._scores(query_ids, memory, progress)]
         )
