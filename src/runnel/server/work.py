@@ -2,8 +2,9 @@
 here, in a lane of threads.
 
 Short and long requests have threads of their own, so that a question never waits behind long
-documents. Those that run share the engine's steps, half for the oldest, half for the shortest. A
-request ends early by its `progress` callback.
+documents. Those that run share an engine's steps, half for the oldest, half for the shortest; those
+in which `pocket` reads sentences take turns, a step each. A request ends early by its `progress`
+callback.
 """
 
 from __future__ import annotations

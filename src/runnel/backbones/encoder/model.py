@@ -43,7 +43,7 @@ from runnel.backbones.encoder.config import MARKERS, EncoderBlocks, EncoderConfi
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import LayerNorm, WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
-from runnel.ops.backend import inference
+from runnel.ops.backend import inference, plain_numbers
 
 
 class Packing(NamedTuple):
@@ -226,13 +226,11 @@ class Encoder(EncoderBlocks, Backbone):
         self, ids: np.ndarray, cu_seqlens: np.ndarray, forms: Sequence[Form]
     ) -> np.ndarray:
         """Run `step_forms` on arrays, which are on the CPU."""
-        return (
-            self.step_forms(
+        with plain_numbers():
+            hidden = self.step_forms(
                 torch.from_numpy(ids).to(self.device), torch.from_numpy(cu_seqlens), forms=forms
             )
-            .cpu()
-            .numpy()
-        )
+        return hidden.cpu().numpy()
 
     def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Run sequences through the lower layers and then `upper`, the layers of a form that is
