@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runnel.checks import raise_first
+from runnel.checks import refuse_when
 from runnel.generation.endpoint import Reply
 from runnel.lab.synthesis.sources import Subsequence
 from runnel.text.dialogue import Message, messages
@@ -247,15 +247,14 @@ def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | No
     connection = values.get("connection")
     _refuse_boilerplate(values["question"], values["answer"], connection or "")
     units = set(values["sentences"])
-    raise_first(
-        {
-            _NOT_SHOWN: units.difference(*places),
-            "questions without evidence": not units,
-            "questions with evidence in one place only": any(
-                units.isdisjoint(place) for place in places
-            ),
-        },
-        Rejected,
+    refuse_when(
+        (units.difference(*places), _NOT_SHOWN),
+        (not units, "questions without evidence"),
+        (
+            any(units.isdisjoint(place) for place in places),
+            "questions with evidence in one place only",
+        ),
+        error=Rejected,
     )
     return Draft(
         values["question"], values["answer"], tuple(sorted(units)), places, connection, distance
@@ -289,12 +288,10 @@ def _around(place: range, count: int, rng: np.random.Generator) -> range:
 
 def _furthest(connections: Iterable[object], place: range, around: range) -> tuple[int, str]:
     links = [read_object(row, connection="text", sentence="number") for row in connections]
-    raise_first(
-        {
-            "places without connections": not links,
-            _NOT_SHOWN: any(link["sentence"] not in around for link in links),
-        },
-        Rejected,
+    refuse_when(
+        (not links, "places without connections"),
+        (any(link["sentence"] not in around for link in links), _NOT_SHOWN),
+        error=Rejected,
     )
     distances = [_distance(place, range(row["sentence"], row["sentence"] + 1)) for row in links]
     if max(distances) < LINKED:
