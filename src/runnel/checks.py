@@ -68,10 +68,10 @@ def expect_count(value: object, what: str, least: int = 1) -> None:
         raise InputError(f"{what} is {reprlib.repr(value)}; expected a whole number from {least}")
 
 
-def raise_first(problems: Mapping[str, object], error: type[Exception] = InputError) -> None:
-    """Raise the error with the first of these messages, the keys, whose value is true."""
-    for message, is_true in problems.items():
-        if is_true:
+def refuse_when(*cases: tuple[object, str], error: type[Exception] = InputError) -> None:
+    """Raise the error of the first case that holds; a case is a condition and its message."""
+    for holds, message in cases:
+        if holds:
             raise error(message)
 
 

@@ -71,7 +71,7 @@ def arguments(
 
     All fields of a dataclass must be there, unless `defaults` may be left out, as those of another
     class may. Annotations are int (from 0 to 2^31), float, bool, str, None, Literal, dict, tuple,
-    Any, a dataclass, unions of these.
+    Any and object (any value), a dataclass, unions of these.
     """
     annotated: Any = target if is_dataclass(target) else target.__init__  # type: ignore[misc]
     hints = get_type_hints(annotated)
@@ -96,7 +96,7 @@ def arguments(
     }
 
 
-def read_row(kind: type[Row], row: Mapping[str, Any], where: object, **names: str) -> Row:
+def read_row(kind: type[Row], row: Mapping[str, object], where: object, **names: str) -> Row:
     """Return a row of a file as a dataclass, whose fields have the names of the keys, or also
     others: `names`.
 
@@ -118,10 +118,12 @@ def read_row(kind: type[Row], row: Mapping[str, Any], where: object, **names: st
 def _read(value: object, kind: Any, what: str, defaults: bool, error: type[RunnelError]) -> Any:
     """Return the value if it is of this kind, a whole number as a float where one is expected."""
     origin = get_origin(kind)
-    if kind is Any or (kind is float and isinstance(value, float) and not math.isnan(value)):
+    if kind in (Any, object) or (
+        kind is float and isinstance(value, float) and not math.isnan(value)
+    ):
         return value
     if origin in (Union, types.UnionType):
-        chosen = next((part for part in get_args(kind) if part is not types.NoneType), Any)
+        chosen = next((part for part in get_args(kind) if part is not types.NoneType), object)
         return None if value is None else _read(value, chosen, what, defaults, error)
     if origin is Literal and value in get_args(kind) and isinstance(value, str):
         return value
@@ -150,7 +152,7 @@ def _read(value: object, kind: Any, what: str, defaults: bool, error: type[Runne
     raise error(f"{what} is {_short(value)}; expected {_NAMES.get(kind) or _choices(kind)}")
 
 
-_NAMES: dict[Any, str] = {
+_NAMES: dict[object, str] = {
     int: f"a whole number from 0 to {_MOST - 1:,}",
     float: "a number",
     bool: "true or false",
@@ -158,7 +160,7 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def _choices(kind: Any) -> str:
+def _choices(kind: object) -> str:
     if get_origin(kind) is tuple:
         return "a list" if ... in get_args(kind) else f"a list of {len(get_args(kind))}"
     return (

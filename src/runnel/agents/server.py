@@ -18,7 +18,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from runnel import __version__
 from runnel.agents.tools import Status, Stretch, ToolResult, Tools, refusal, shown
@@ -101,7 +102,7 @@ class _Server(MCPServer[Any]):
     """A server whose refusals are one sentence of our own: what came, and what was expected."""
 
     async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+        self, name: str, arguments: dict[str, object], context: Context[Any, Any] | None = None
     ) -> Any:
         tool = self._tool_manager.get_tool(name)
         fields = arguments if tool is None else tool.parameters["properties"]
@@ -139,10 +140,10 @@ class _ShortSchema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
-    def nullable_schema(self, schema: Any) -> dict[str, Any]:
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
 
-    def default_schema(self, schema: Any) -> dict[str, Any]:
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         default = {"default": schema["default"]} if schema.get("default") else {}
         return self.generate_inner(schema["schema"]) | default
 

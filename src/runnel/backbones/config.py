@@ -8,11 +8,12 @@ import hashlib
 import inspect
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from runnel.config import arguments
 from runnel.errors import InputError, StateError
@@ -59,12 +60,12 @@ class BackboneConfig:
         is_multiple = getattr(self, name) % getattr(self, of) == 0
         self.expect(is_multiple, name, of, rule="a multiple of the latter")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], where: str = "the config") -> Self:
+    def from_dict(cls, values: Mapping[str, object], where: str = "the config") -> Self:
         """Return the inverse of `to_dict`. Raises CheckpointError on unknown or missing names and
         values of another type.
         """
@@ -123,7 +124,7 @@ class Blocks:
         """
         return None if self.recurrent else np.array([len(ids)])
 
-    def check_whole(self, cu_seqlens: Any, *, continues: bool) -> None:
+    def check_whole(self, cu_seqlens: ArrayLike, *, continues: bool) -> None:
         """Raise StateError if a backbone without a state should continue from one (`continues`),
         and InputError if a sequence is too long for it.
         """

@@ -18,7 +18,7 @@ G  groups of inputs that share a scale, in 8 bits
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class Activations(NamedTuple):
     """
 
     tensor: Tensor  # (..., T, K) fp32 or bf16; in 8 bits (..., T, G * bytes_per_group) uint8
-    array: NDArray[Any]  # the view of the kernels, bf16 as bit patterns (uint16)
+    array: np.ndarray  # the view of the kernels, bf16 as bit patterns (uint16)
     scale: Floats  # in 8 bits (..., T, G); for numbers, which have no scale, (T, 0)
 
     @staticmethod
@@ -205,7 +205,12 @@ class ResidualStream(NamedTuple):
         return hidden
 
     def _add(
-        self, weight: Floats, squares: Floats | None, count: int, out: NDArray[Any], scales: Floats
+        self,
+        weight: Floats,
+        squares: Floats | None,
+        count: int,
+        out: np.ndarray,
+        scales: Floats,
     ) -> None:
         squares = self.nothing if squares is None else squares
         with parallel():

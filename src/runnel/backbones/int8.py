@@ -6,7 +6,7 @@ N  outputs     K  inputs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -91,16 +91,16 @@ class Int8Linear(nn.Module):
         return F.linear(input, weight, None if self.bias is None else self.bias.to(input.dtype))
 
     def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+        self, destination: dict[str, Tensor], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[prefix + "weight"] = self.weight
 
     def _load_from_state_dict(
         self,
-        state_dict: Mapping[str, Any],
+        state_dict: Mapping[str, Tensor],
         prefix: str,
-        local_metadata: Mapping[str, Any],
+        local_metadata: Mapping[str, object],
         strict: bool,
         *problems: list[str],
     ) -> None:

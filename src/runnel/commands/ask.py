@@ -1,11 +1,16 @@
 """`runnel ask`: an answer by a language model from the sentences that runnel finds, with checked
 citations.
+
+`ask` finds sentences (`_find_in_files`, or a search of an index), gives them to the language model
+as numbered excerpts (`generation/asking.py`), and prints the answer as it arrives
+(`_print_answer`); `_report` notes on stderr what a reader must know of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +26,7 @@ from runnel.commands.find import (
 from runnel.errors import counted
 from runnel.generation.endpoint import LOCAL, Endpoint, LanguageModelClient, LocalModel
 from runnel.jobs.loading import note_compiling
-from runnel.jobs.progress import notify_true
+from runnel.jobs.progress import notify_when
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
@@ -239,7 +244,7 @@ def _print_answer(
     return result
 
 
-def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> None:
+def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Iterable[int]) -> None:
     for number in numbers:
         excerpt = excerpts[number - 1]
         display.print_text(
@@ -270,30 +275,31 @@ def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[st
 
 
 def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> None:
-    """Say on stderr what the reader of the answer must know."""
+    """Note on stderr what the reader of the answer must know: what is missing, cut or removed."""
     read = counted(len(context.excerpts), "excerpt")
     silent = not result.reply.text.strip()
     removed = ", ".join(f"[{number}]" for number in result.removed)
     left_out = counted(context.left_out, "excerpt")
-    notify_true(
-        {
-            f"{read} read; the language model's reply is empty": not result.text and silent,
-            f"{read} read; the language model finds no answer there": (
-                not result.text and not silent
-            ),
-            "note: the answer cites no excerpt": result.text and not result.cited,
-            f"note: {counted(len(result.unsourced), 'sentence')} without a source": (
-                result.cited and result.unsourced
-            ),
-            f"note: removed from the answer: {removed}; it read {read}": removed,
-            **{
-                f'note: no excerpt says, word for word: "{quotation}"': True
-                for quotation in result.misquoted
-            },
+    notify_when(
+        (not result.text and silent, f"{read} read; the language model's reply is empty"),
+        (not result.text and not silent, f"{read} read; the language model finds no answer there"),
+        (result.text and not result.cited, "note: the answer cites no excerpt"),
+        (
+            result.cited and result.unsourced,
+            f"note: {counted(len(result.unsourced), 'sentence')} without a source",
+        ),
+        (removed, f"note: removed from the answer: {removed}; it read {read}"),
+        *(
+            (True, f'note: no excerpt says, word for word: "{quotation}"')
+            for quotation in dict.fromkeys(result.misquoted)
+        ),
+        (
+            context.left_out,
             f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens"
-            " to use more": context.left_out,
-            f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens": (
-                result.reply.finish == "length"
-            ),
-        }
+            " to use more",
+        ),
+        (
+            result.reply.finish == "length",
+            f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens",
+        ),
     )

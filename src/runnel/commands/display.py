@@ -1,4 +1,12 @@
-"""How commands show results: notes, errors and progress on stderr, JSON or text on stdout."""
+"""How commands show results: notes, errors and progress on stderr, JSON or text on stdout.
+
+show_on_stderr               what a command writes to stderr, by --quiet, --verbose, --progress
+printable, one_line          text that a terminal cannot act on
+say, LogLines, JsonLogLines  lines on stderr
+print_text, print_json, print_names, print_table, stdout_console    results on stdout
+file_link                    a link to a place in a file
+Meter                        progress: a bar on a terminal, else lines
+"""
 
 from __future__ import annotations
 
@@ -31,7 +39,7 @@ _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-_JOINERS = "\u200c\u200d"
+_JOINERS = "\u200c\u200d"  # join or separate letters, and join emoji; invisible
 
 _log = logging.getLogger("runnel")
 _progress_shown = True

@@ -1,5 +1,8 @@
 """`runnel doctor`: what is installed, which kernels run and why, what is missing for what, and what
 it would gain.
+
+`machine`, `_pocket` (which measures the speed of reading) and `extras` make the report; `_lines`
+puts it in words.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ PURPOSES = {
     "haystack": "Haystack",
     "gpu": "kernels for NVIDIA GPUs",
 }  # by extra, what it is for
-_WORDS = 600  # of the text that is timed, at most: fewer than pocket reads in one step
-_ROUNDS = 3  # of which the fastest counts
+_WORDS = 600  # the words of the text that is timed: fewer than pocket reads in one step
+_ROUNDS = 3  # the fastest counts
 
 
 def doctor(as_json: parameters.Json = False) -> int:
@@ -83,7 +86,7 @@ def doctor(as_json: parameters.Json = False) -> int:
     return 1 if pocket["problem"] else 0
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, object]:
     """Return processor, cores, threads, GPU and versions, as JSON values."""
     from runnel.ops.numba_math import count_threads
 
@@ -178,7 +181,7 @@ def _measure(embedder: Embedder) -> tuple[Any, int]:
     return vector, round(best)
 
 
-def extras() -> dict[str, dict[str, Any]]:
+def extras() -> dict[str, dict[str, object]]:
     """Return {extra: {"for": its purpose, "missing": requirements that are not installed or too
     old}}; empty if not installed.
     """
@@ -189,7 +192,7 @@ def extras() -> dict[str, dict[str, Any]]:
     except importlib.metadata.PackageNotFoundError:  # a source tree that is only on the path
         return {}
     requirements = [(item, item.marker) for item in map(Requirement, lines)]
-    by_extra: dict[str, dict[str, Any]] = {}
+    by_extra: dict[str, dict[str, object]] = {}
     for extra, purpose in PURPOSES.items():
         missing = [
             _missing(item)

@@ -1,5 +1,9 @@
-"""Parts that commands about indexes share: the options of a command that writes an index, the
-project that holds the working directory, and lines about the changes of an index.
+"""Parts that commands about indexes share.
+
+IndexOptions                   the options of a command that writes an index; `open` opens it
+find_project, expect_project, expect_or_make_project    the project of the working directory
+refresh_project                brings a project's index up to date before a search
+print_changes, summary         lines about the changes of an index
 """
 
 from __future__ import annotations

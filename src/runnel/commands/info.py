@@ -1,5 +1,7 @@
-"""`runnel info`: the facts of a model and what fits this machine, or what is
-remembered of files.
+"""`runnel info`: the facts of a model and what fits this machine, or what is remembered of files.
+
+`models/describe.py` makes the facts; the functions here put each group of them in words:
+{label: lines}.
 """
 
 import textwrap
@@ -11,7 +13,7 @@ import typer
 from runnel.commands import display, parameters
 from runnel.errors import CheckpointError, InputError, RunnelError, counted
 
-_INDENT, _WIDTH = 20, 120
+_INDENT, _WIDTH = 20, 120  # characters: of the labels, and of a line
 # fields of the config that have lines of their own
 _OWN_LINES = ("vocab_size", "hidden_size", "num_layers")
 
@@ -218,7 +220,7 @@ def _fits(fits: dict[str, bool]) -> str:
     )
 
 
-def _marker(marker: dict[str, Any] | None) -> str:
+def _marker(marker: dict[str, object] | None) -> str:
     if marker is None:
         return "none"
     return f"{marker['id']} ({marker['token']})" if marker["token"] else str(marker["id"])

@@ -1,5 +1,9 @@
 """The arguments and options that commands share, as parameters of their functions, and the refusals
 of options that do not go together.
+
+The types (`Query`, `Model`, ...) annotate single parameters; the dataclasses (`FormOptions`, ...)
+are groups: each field is an option of the command (`cli.py` makes them). `refuse` and
+`refuse_others` raise usage errors for options without effect.
 """
 
 import os

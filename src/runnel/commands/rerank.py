@@ -1,4 +1,8 @@
-"""`runnel rerank`: rank documents for one query or for a file of queries."""
+"""`runnel rerank`: rank documents for one query or for a file of queries.
+
+One query has a form of its own (`_rank_one`), which prints; many queries have candidates in a TREC
+run, and their rankings are written as a run (`jobs/ranking.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`runnel search`: documents of an index, with the sentences that answer a query."""
+"""`runnel search`: documents of an index, with the sentences that answer a query.
+
+`search` opens the index (`open_index`, which first brings a project's own index up to date),
+searches it (`Index.search`), and prints the hits in the wanted form: `_show` for a terminal,
+`_lines` for programs.
+"""
 
 from __future__ import annotations
 

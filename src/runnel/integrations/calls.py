@@ -1,5 +1,11 @@
-"""What the modules of this package share: models by name, vectors of texts, ranked texts, the
-sentences that answer, searches of an index, and the texts of an index.
+"""What the modules of this package share.
+
+    loaded, name_of     a model that was given loaded or by name; its name, to store it
+    document_vectors, ranked, best_sentences    one call each of the three jobs of a model
+    search_results      a search of an index, as a library's documents or sentences
+    IndexTexts          the texts of an index as a library's store: add, delete, get, search
+
+n  texts   d  width of vectors
 """
 
 import logging
@@ -38,7 +44,9 @@ log = logging.getLogger("runnel")
 # The key of a stored text's metadata for what a library keeps with a text besides its metadata:
 # {name of the library: {field: value}}.
 LIBRARY = "_runnel_library"
-_PASSAGES = 4  # looked at for each text; as a factor, how many more if texts have many
+# Passages fetched for each text that is wanted; this many times as many again, while they belong to
+# too few texts.
+_PASSAGES = 4
 _NAMED = 5  # failed texts in an error
 Matches = Callable[[DocumentRow], bool]
 Scored = list[tuple[DocumentRow, float]]

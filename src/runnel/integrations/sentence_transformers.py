@@ -162,7 +162,7 @@ class _ModelModule(InputModule):
 
     def gradient_checkpointing_enable(
         self,
-        gradient_checkpointing_kwargs: dict[str, Any] | None = None,
+        gradient_checkpointing_kwargs: dict[str, object] | None = None,
         every_n_layers: int = 1,
         offload: bool = False,
     ) -> None:
@@ -314,7 +314,7 @@ class _ModelModule(InputModule):
         )
 
 
-class _Features(dict[str, Any]):
+class _Features(dict[str, object]):
     """Features whose `token_embeddings` are computed when the library asks for them, because those
     of long texts are large.
     """

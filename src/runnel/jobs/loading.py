@@ -1,5 +1,5 @@
-"""What precedes the loading of a model: the names of precisions, and a note that kernels are
-being compiled.
+"""Before a model is loaded: the names that commands have for precisions, and a note that kernels
+are being compiled.
 """
 
 from functools import cache

@@ -1,11 +1,16 @@
-"""What long work reports: a line for the user to read goes to the log of `runnel`, and progress to
-what the program shows it with, such as the terminal of a command; by default it is not shown.
+"""What long work reports, without printing: lines for the user and progress.
+
+notify, notify_when, inform   a line goes to the log of `runnel`, which a command shows on
+                              stderr
+open_progress                 the progress of a piece of work, shown by what the program has set
+                              with `show_progress_with`: the commands' `Meter`; by default
+                              nothing
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Self, TypeVar
 
@@ -54,10 +59,10 @@ def notify(message: str) -> None:
     logging.getLogger("runnel").warning("%s", redact(message))
 
 
-def notify_true(notes: Mapping[str, object]) -> None:
-    """Log those of these lines that are true."""
-    for message, is_true in notes.items():
-        if is_true:
+def notify_when(*cases: tuple[object, str]) -> None:
+    """Log, as `notify` does, the line of each case that holds; a case is a condition and a line."""
+    for holds, message in cases:
+        if holds:
             notify(message)
 
 

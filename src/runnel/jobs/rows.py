@@ -1,6 +1,10 @@
 """Rows of jsonl, csv, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a
 stream, from a whole file or a shard of it.
 
+    Shard                   one of n parts of a file
+    RowFile                 a file or a part of it: its lines, its digest, whether it has changed
+    read_rows, read_texts   rows as `Document`s; texts by id
+
 Shard i of n owns the lines that begin in its part of the bytes. Splitting by bytes lets a job find
 its share without reading the others'; the shares differ by at most one line.
 """

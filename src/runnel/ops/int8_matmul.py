@@ -19,7 +19,7 @@ Kernels that compute a whole group of inputs write the bytes themselves, with `q
 and infinity enter the scale, and so every number of the result.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -38,6 +38,7 @@ from runnel.ops.numba_math import (
     Array,
     Definition,
     Number,
+    Numbers,
     Pointer,
     Scratch,
     StepMemory,
@@ -497,7 +498,7 @@ def multiply(
     x: NDArray[np.uint8],
     scales: NDArray[np.float32],
     w: Int8Weights,
-    out: NDArray[Any],
+    out: Numbers,
     memory: StepMemory,
 ) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.

@@ -14,7 +14,7 @@ taken in the same order whatever T is, which BLAS does not promise. The instruct
 denormal factors and denormal sums as zero.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -29,6 +29,7 @@ from runnel.ops.numba_math import (
     SERIAL,
     Array,
     Definition,
+    Numbers,
     Pointer,
     Scratch,
     StepMemory,
@@ -87,7 +88,7 @@ class FloatWeights(NamedTuple):
 
     # (Np / TILE_COLUMNS, depth, TILE_COLUMNS). In bf16, depth is Kp / 2, and each number is an
     # int32 with two inputs of one output; in fp32, depth is K.
-    words: NDArray[Any]
+    words: NDArray[np.float32 | np.int32]
     outputs: int  # N
 
 
@@ -333,7 +334,7 @@ def _multiply(
             release_tiles()
 
 
-def multiply(x: NDArray[Any], w: FloatWeights, out: Array, memory: StepMemory) -> None:
+def multiply(x: Numbers, w: FloatWeights, out: Numbers, memory: StepMemory) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:

@@ -32,7 +32,7 @@ from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
 from numba.core.typing import Context, Signature
 from numba.extending import intrinsic
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from runnel.errors import BackendUnavailable
 
@@ -60,7 +60,7 @@ def _problem() -> str | None:
 PROBLEM = _problem()  # why kernels cannot run in this process
 
 
-def _load_index(self: IndexDataCacheFile) -> Any:
+def _load_index(self: IndexDataCacheFile) -> object:
     """Read the list of a kernel's stored code; none if its arguments' types are of a former version
     of this package.
 
@@ -82,6 +82,8 @@ Pointer = Any  # to fp32, or to bf16 bits as uint16; see `simd`
 Vector = Any  # sixteen fp32 numbers; see `simd`
 Number = Any  # one fp32 number
 
+Numbers = NDArray[np.float32 | np.uint16]  # fp32 numbers, or bf16 as bit patterns
+
 # What an intrinsic returns to numba: its signature, and what emits its code.
 Definition = tuple[Signature, Callable[..., ir.Value]]
 
@@ -93,13 +95,13 @@ FASTMATH = {"contract", "reassoc", "nsz"}
 # arrays, and the two versions sum in different orders. So kernels sum in loops without stores; then
 # a result does not depend on memory addresses. error_model="numpy": with Python's, every division
 # tests for zero and raises, which prevents vectorization.
-SERIAL: dict[str, Any] = {
+SERIAL: dict[str, object] = {
     "fastmath": FASTMATH,
     "error_model": "numpy",
     "nogil": True,
     "cache": True,
 }
-PARALLEL: dict[str, Any] = SERIAL | {"parallel": True}
+PARALLEL: dict[str, object] = SERIAL | {"parallel": True}
 
 LINE = 64  # bytes of a cache line
 
@@ -348,7 +350,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def aligned_zeros(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
+def aligned_zeros(*shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:
     """Return zeros from the start of a cache line on: loads of vectors and tiles across two lines
     take several times as long.
     """
@@ -378,14 +380,14 @@ class StepMemory:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._flat: dict[str, NDArray[Any]] = {}
+        self._flat: dict[str, np.ndarray] = {}
         # returned last: many steps have the same size
-        self._last: dict[str, tuple[tuple[int, ...], NDArray[Any]]] = {}
+        self._last: dict[str, tuple[tuple[int, ...], np.ndarray]] = {}
 
     def __reduce__(self) -> tuple[type[StepMemory], tuple[()]]:
         return StepMemory, ()
 
-    def array(self, name: str, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
+    def array(self, name: str, *shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:
         """Return an array of any content that kernels may read before they write it: new memory is
         zero, never NaN.
 

@@ -6,8 +6,6 @@ T  tokens      D  width      K  partial sums of squares per token      Dp  D pad
     out = residual / sqrt(mean of residual^2 + eps) * weight        for each token
 """
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
@@ -18,7 +16,7 @@ from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
 
 
 @njit(**SERIAL)
-def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: int) -> Any:
+def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: int) -> Number:
     """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to
     its rows.
     """
@@ -43,7 +41,7 @@ def _multiply(
 
 
 @njit(**SERIAL)
-def _scale(squares: Array, t: int, count: int, eps: Number) -> Any:
+def _scale(squares: Array, t: int, count: int, eps: Number) -> Number:
     """Return the factor of the block's output of token `t`: see `add_rms_norm`."""
     parts = squares.shape[1]
     if parts == 0:

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from runnel.ops.chunks import Chunks
 
 
-def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
     """Make the GPU of `x` current, because Triton launches on the current GPU, not on the GPU of
     its arguments.
     """

@@ -1,5 +1,13 @@
 """Encode documents as rows of an index: one pass of the model gives the vectors of a document and
 of its passages.
+
+    DocumentEncoder   `new_rows` checks documents and leaves out unchanged ones; `encode` reads the
+                      rest, in the groups that `batches` makes, and returns `EncodedDocuments`
+    new_settings      the settings of a new index
+    expect_model      refuses a model whose vectors of fixed texts (the probe) are not the stored
+                      ones
+
+n  texts or passages   d  width of vectors
 """
 
 import json

@@ -1,5 +1,7 @@
-"""Hashes of files that are looked at again and again. A file whose size and times have not changed
-keeps its hash, and is not read.
+"""Hashes of files, which tell whether an indexed file has changed.
+
+A file whose size and times have not changed since its hash was stored keeps the hash, and is not
+read.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """The default store: three LanceDB tables in a folder or on object storage.
 
 documents  one row per document, including its text
-passages  one row per passage, and one per whole document
+passages   one row per passage, and one per whole document
 commits    one row per commit: the matching versions of the other two tables
 
 A change first writes a new version of both tables and then adds a commit row that names them.

@@ -1,5 +1,9 @@
 """Search in stages (docs/search.md): rankings of documents by vectors and words, merged; reranking;
-answering sentences.
+answering sentences. `Index.search` calls it.
+
+Dense: by the cosine of vectors. Lexical: by words (BM25). A document's rank in each list is added
+up with weights (`fuse`). Documents with the same text count once (`_Candidates`); the others are
+copies, named with the hit.
 """
 
 import math

@@ -4,6 +4,11 @@ passage, and one for settings.
 Qdrant has no commits over several requests. So the hashes of a document are written last: a
 document that a crash left incomplete has none, counts as changed, and the next `add` writes it
 again.
+
+`QdrantStore` has the methods that `LanceStore` documents, in the order open, read, search, change.
+The functions below it make points and filters. A point has an id that is computed from what it is
+(`point_id`), a payload (the columns of a row), and for passages and whole documents two vectors:
+"meaning", and "words" (sparse, for BM25).
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ _NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # the namespace of t
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # the most of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
-_NO_SETTINGS = IndexSettings("", [], 0)  # until they are read
+_NO_SETTINGS = IndexSettings("", [], 0)  # of a store whose settings are not read yet
 _T = TypeVar("_T")
 
 
@@ -311,7 +316,7 @@ class QdrantStore:
     def optimize(self) -> None:
         """Do nothing: Qdrant optimizes by itself."""
 
-    def _upsert(self, points: Iterable[Any]) -> None:
+    def _upsert(self, points: Iterable[models.PointStruct]) -> None:
         vector = 25 * self.settings.dimension  # bytes
         for batch in grouped(
             points,

@@ -1,8 +1,11 @@
-"""The application, with the model loaded in the background, and its server: bind first, drain on
-SIGTERM, exit with code 0.
+"""The application, with the model loaded in the background, and its server.
 
-Its own routes show the state of the server: /health, /ready, /metrics, /info in the shape of TEI,
-and /docs.
+routes of the server's state   /health, /ready, /metrics, /docs, and /info in the shape of TEI
+                               (text-embeddings-inference)
+create_app                     joins all routes, the error handlers and `Guard`
+_refuse, _refuse_invalid       errors of all routes as answers
+bind, serve, Server            listen first, then load and serve; on SIGTERM finish running
+                               requests, refuse new ones, and exit with code 0
 """
 
 import asyncio
@@ -19,6 +22,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
@@ -65,7 +69,7 @@ class Info(BaseModel):
     model_sha: str
     model_dtype: str
     served_model_name: str
-    model_type: dict[Literal["embedding", "reranker"], dict[str, Any]]
+    model_type: dict[Literal["embedding", "reranker"], dict[str, object]]
     max_input_length: int = Field(
         description=(
             "The most tokens that the model reads at once. Longer texts are cut if `auto_truncate`,"
@@ -261,15 +265,15 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     return Refusal(kind, message, param=param).response(request.url.path)
 
 
-def _said(problem: Mapping[str, Any]) -> str:
-    """Return what is wrong with a field and, if that is short, what came."""
+def _said(problem: ErrorDetails) -> str:
+    """Describe a problem of a field: what is wrong and, if that is short, the value that came."""
     came = problem["input"]
     short = isinstance(came, int | float) or (isinstance(came, str) and len(came) < _SHOWN_CHARS)
     said = str(problem["msg"]).replace(" after validation", "")
     return _PROBLEMS.get(problem["type"], f"{said}; it is {came!r}" if short else said)
 
 
-def _of_body(problem: Mapping[str, Any], content_type: str) -> str:
+def _of_body(problem: ErrorDetails, content_type: str) -> str:
     """Describe a problem of a whole body; "" if it is one of a field."""
     if problem["type"] == "model_attributes_type" and len(problem["loc"]) == 1:
         if isinstance(problem["input"], bytes):

@@ -1,5 +1,10 @@
-"""Limits of connections: of the time for headers and for reading an answer, and of their number;
-and the refusal of a request whose body has two ends, for the checks of each server.
+"""Limits of connections, of `runnel serve` and of the HTTP server of `runnel mcp`.
+
+    Connection          limits the time for headers and for reading an answer, and makes room for
+                        a new connection by closing the oldest idle one
+    refuse_two_ends     refuses a request that says twice where its body ends
+    UnambiguousBodies   does so for an application without `Guard`
+    LimitedServer       uvicorn's server whose connections are of the class `Connection`
 
 uvicorn limits only the time between requests; its setting `http` takes a protocol class with more.
 """
@@ -21,7 +26,7 @@ from runnel.server.settings import address_of
 HEADERS_S = 10.0  # from a connection's start, or a later request's first byte, to their end
 IDLE_S = 60  # between two requests
 UNREAD_S = 60.0  # the longest time for a client to read the bytes of one write
-MOST = 1024  # connections, where half of the files that this process may open are not fewer
+MOST = 1024  # connections; fewer if half of the files that this process may open are fewer
 MOST_OF_CLIENT = 256  # connections of one client, and at most half of all
 WAITING = 512  # connections that the system keeps until they are accepted
 _ACCEPTED = 16  # connections accepted in a row, before the first of them can be closed

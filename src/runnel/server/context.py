@@ -1,5 +1,10 @@
-"""What the routes share: the model and the index that the server answers with, and running a model
-call.
+"""What the routes share.
+
+Body        the base of all request bodies: strict, and with fields that have no effect here
+Text, TextItem, Query, Some    types of fields
+Loaded      the model with its jobs (embed, rerank, find), and the index
+OpenIndex   the index at its newest commit
+Context     the state of the application; `run` runs a model call in the queue (`work`)
 """
 
 import threading
@@ -28,7 +33,7 @@ from runnel.text.tokenizer import Encoded
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # the most texts of one request: more are refused before they are looked at
-Some = Field(min_length=1, max_length=MAX_TEXTS)
+Some = Field(min_length=1, max_length=MAX_TEXTS)  # the limits of a list: not empty
 MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
 Query = Annotated[
     str,
@@ -104,8 +109,8 @@ class OpenIndex:
         self._place = place
         self._embedder = embedder
         self._lock = threading.Lock()
-        self._now = Index.open(place, embedder)
-        self._next = Index.open(place, embedder)
+        self._now = Index.open(place, embedder)  # given to callers, never refreshed
+        self._next = Index.open(place, embedder)  # refreshed, to see whether there is a commit
 
     def newest(self) -> Index:
         """Return the index at its newest commit. Indexes returned before do not change."""

@@ -1,6 +1,14 @@
 """Vectors: /v1/embeddings and /v1/models in OpenAI's shape, with the fields of Jina and Voyage;
 /v1/embed and /v2/embed in Cohere's. Vectors in TEI's shape are in `tei.py`.
 
+In order: types of fields (`Input`: texts, or token ids), bodies of requests and answers, the
+routes, and what they call:
+
+    prompt_for    the text that the model reads before texts of a use, such as "query"
+    embed_texts   texts or ids -> vectors -> the answer
+    read_rows     renders texts as rows of ids, counts and admits them, and runs the model call
+    coded         a vector as a list or in base64, in a precision
+
 d  width of the vectors
 """
 
@@ -36,7 +44,7 @@ from runnel.server.work import QueuedRequest
 
 router = APIRouter(tags=["embeddings"])
 
-# by the names that services have for the use of a text, the model's prompt for it, if it has one
+# what services call the use of a text -> the name of the model's prompt for it, if it has one
 _ROLES: Mapping[str, str] = {
     "query": "query",
     "document": "document",
@@ -231,7 +239,7 @@ def prompt_for(loaded: Loaded, request: Request, field: str, use: str | None) ->
     return None
 
 
-def coded(vector: np.ndarray, kind: str | None, *, as_base64: bool) -> Any:
+def coded(vector: np.ndarray, kind: str | None, *, as_base64: bool) -> list[float] | str:
     """Return a vector (d,) for JSON, a list or base64, in a precision (default: float)."""
     precision = "float32" if kind in (None, "float", "base64") else kind
     ranges = np.outer(_BOUNDS, np.ones_like(vector)) if kind in CALIBRATED else None
@@ -280,8 +288,8 @@ async def retrieve_model(id: str, context: InContext) -> ModelFacts:
     return ModelFacts(id=context.loaded(id).name)
 
 
-@router.post("/v1/embed", response_model=dict[str, Any], responses=error_responses("/v1/embed"))
-@router.post("/v2/embed", response_model=dict[str, Any], responses=error_responses("/v2/embed"))
+@router.post("/v1/embed", response_model=dict[str, object], responses=error_responses("/v1/embed"))
+@router.post("/v2/embed", response_model=dict[str, object], responses=error_responses("/v2/embed"))
 async def embed_for_cohere(
     body: CohereEmbedRequest, request: Request, context: InContext
 ) -> Response:
@@ -297,7 +305,7 @@ async def embed_for_cohere(
         types = ["float"]
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
-        by_type: dict[str, list[Any]] = {kind: [] for kind in types or ["float"]}
+        by_type: dict[str, list[list[float] | str]] = {kind: [] for kind in types or ["float"]}
         for vector in vectors:
             for kind, rows in by_type.items():
                 rows.append(coded(vector, kind, as_base64=kind == "base64"))
@@ -414,7 +422,7 @@ async def read_rows(
     return Response(body, media_type="application/json")
 
 
-def _row(embedder: Embedder, place: str, ids: Any) -> np.ndarray:
+def _row(embedder: Embedder, place: str, ids: Sequence[int]) -> np.ndarray:
     """Return the ids to read for a text's ids: special tokens added."""
     model = embedder.model
     field = place.partition("[")[0]

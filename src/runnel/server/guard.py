@@ -1,5 +1,12 @@
-"""The checks before a route: one length, Host, Origin, key, size and speed of the body; and after
-it: headers, metrics, one log line.
+"""The checks before a route, and what follows it.
+
+    Guard     middleware: before a route it checks Host, Origin and key; after it, it adds headers,
+              counts the request, and logs one line
+    _Body     the body of a request while it arrives: too large, too slow, or too much with others
+    Metrics   what /metrics shows
+
+A client is a key, or without keys an address. Bytes in memory are counted by client: bodies that
+have arrived (`_held`), and answers that the client has not read (`_unread`).
 """
 
 from __future__ import annotations
@@ -25,13 +32,13 @@ from runnel.server.settings import ServerSettings, address_of
 from runnel.server.work import Work
 
 log = logging.getLogger("runnel.server")
-# all bodies in memory have at most this many times the limit of one, those of one client half of
-# that
+# All bodies in memory have at most this many times the limit of one body; the bodies of one client
+# have at most half as many bytes.
 _BODIES = 4
 # a body that is this many times smaller than the limit may also use room that large ones leave free
 _SMALL = 64
-_BODY_S = 30.0  # a body has this long to arrive, and then a second for each of so many bytes:
-_BODY_BYTES_PER_S = 1 << 20
+_BODY_S = 30.0  # the time in which a body must arrive, ...
+_BODY_BYTES_PER_S = 1 << 20  # ... and a second more for each of these bytes
 _SMALL_ANSWER = 1 << 16  # bytes of an answer that is not counted
 _WRITTEN = 1 << 19  # bytes of an answer that are written at once
 _PAGES = frozenset({"/", "/docs"})  # a link on a page of another site may open these

@@ -1,5 +1,12 @@
 """The page at / and the routes that only it uses. They change with it; programs use /v1.
 
+    page, static       the files of the page
+    about              whether there is an index
+    open_file          reads a file that was dropped on the page, and keeps it in memory
+    document, answers, picture    a document's text, its answering sentences, a page of a PDF
+
+What they return as JSON is made in `view.py`.
+
 An answer that takes the model long is streamed as lines of JSON: {"done": 12, "total": 345} in
 tokens, then {"result": ...} or {"error": "..."}.
 """

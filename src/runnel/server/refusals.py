@@ -1,11 +1,16 @@
-"""Errors as HTTP responses, each with the status and body that clients of its route expect."""
+"""Errors as HTTP responses, each with the status and body that clients of its route expect.
+
+A route raises a `Refusal` of a kind; `_KINDS` has the status of each kind, and `_BODIES` the shape
+of the body for each path. `describe_problems` puts pydantic's problems in words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -156,7 +161,7 @@ _BODIES: Mapping[str, type[BaseModel]] = {
 }
 
 
-def describe_problems(problems: Iterable[Mapping[str, Any]], above: int = 0) -> str:
+def describe_problems(problems: Iterable[ErrorDetails], above: int = 0) -> str:
     """Describe the problems of fields that pydantic found in one line: places, without pydantic's
     names of the types that it tried, and its messages.
 
@@ -166,7 +171,7 @@ def describe_problems(problems: Iterable[Mapping[str, Any]], above: int = 0) -> 
     Args:
         above: the parts of each place before the name of the field.
     """
-    fields: dict[object, list[Mapping[str, Any]]] = {}
+    fields: dict[object, list[ErrorDetails]] = {}
     for problem in problems:
         fields.setdefault(problem["loc"][: above + 1], []).append(problem)
     lines: dict[str, None] = {}
@@ -180,7 +185,7 @@ def describe_problems(problems: Iterable[Mapping[str, Any]], above: int = 0) -> 
     return "; ".join([*list(lines)[:_SHOWN], *more])
 
 
-def error_responses(path: str) -> dict[int | str, dict[str, Any]]:
+def error_responses(path: str) -> dict[int | str, dict[str, object]]:
     """Return the errors of a route for its OpenAPI description."""
     body = _BODIES.get(path, OpenAIErrorBody)
     changed = _TEI_STATUS if issubclass(body, TeiErrorBody) else {}

@@ -1,7 +1,10 @@
-"""Reranking: /rerank, /v1/rerank and /v2/rerank in the shapes of Cohere, Jina and Voyage; /rerank
-also in the shape of TEI, as /predict, where each query comes with its text.
+"""Reranking: /rerank, /v1/rerank and /v2/rerank in the shapes of Cohere, Jina and Voyage.
 
-Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
+/rerank also takes the shape of TEI (text-embeddings-inference): a body with `texts` is TEI's, one
+with `documents` is not. /predict, also TEI's, scores pairs of a query and a text.
+
+In order: the bodies of requests and answers, the routes, and what they share: `_ranked` scores
+texts, and finds the sentences of the best.
 """
 
 from collections import defaultdict
@@ -265,7 +268,7 @@ async def rerank_either(
 @router.post("/predict", responses=error_responses("/predict"))
 async def predict(
     body: PredictRequest, request: Request, context: InContext
-) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+) -> list[dict[str, object]] | list[list[dict[str, object]]]:
     """Score pairs of a query and a text, as of a classifier with one class."""
     loaded = context.loaded_for(request, body)
     single = isinstance(body.inputs[0], str)

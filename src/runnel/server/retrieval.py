@@ -1,5 +1,10 @@
-"""runnel's own routes: /v1/find, sentences of given documents; /v1/search, documents of an index;
-/v1/verify, quotes.
+"""runnel's own routes.
+
+    /v1/find     the sentences of the request's documents that answer a query
+    /v1/search   the documents of the server's index that answer it
+    /v1/verify   whether a text or a document of the index has a quote word for word
+
+The bodies of requests and answers come first, in this order, then the routes.
 """
 
 import asyncio
@@ -72,7 +77,7 @@ class SearchRequest(Body):
 
     query: Query
     top_k: int = Field(10, ge=1, le=1000)
-    where: dict[str, Any] | None = Field(
+    where: dict[str, object] | None = Field(
         None, description='Filter by metadata, e.g. {"year": {">=": 2020}}.'
     )
     dense_weight: float | None = Field(None, ge=0)

@@ -181,7 +181,7 @@ async def tokenize(body: TokenizeRequest, request: Request, context: InContext) 
 
 
 @router.post(
-    "/v1/tokenize", response_model=dict[str, Any], responses=error_responses("/v1/tokenize")
+    "/v1/tokenize", response_model=dict[str, object], responses=error_responses("/v1/tokenize")
 )
 async def tokenize_v1(
     body: CohereTokenizeRequest, request: Request, context: InContext
@@ -214,7 +214,7 @@ async def list_tokens(
     return Response(answer, media_type="application/json")
 
 
-def tokens_of(model: Model, text: str, *, special: bool = False) -> list[dict[str, Any]]:
+def tokens_of(model: Model, text: str, *, special: bool = False) -> list[dict[str, object]]:
     """Return the tokens of a text as objects; `special`: with the tokens around it."""
     template = model.templates["document"]
     encoded = template.encode(model.tokenizer, "document", text)
@@ -224,7 +224,7 @@ def tokens_of(model: Model, text: str, *, special: bool = False) -> list[dict[st
         for id, start, stop in spans
     ]
     rendered = template.render(model.tokenizer, document=encoded.ids)
-    around: list[dict[str, Any]] = [
+    around: list[dict[str, object]] = [
         {"id": id, "text": model.tokenizer.decode([id]), "special": True}
         | {"start": None, "stop": None}
         for id in np.delete(rendered.ids, rendered.slices["document"]).tolist()

@@ -1,7 +1,10 @@
-"""What the page shows: a document in blocks, the sentences of it that answer a query, and the files
-opened on it, in memory.
+"""What the page shows, as values for JSON, and the report of `runnel find --html`.
 
-A report is the page with a query, its results and the documents, in one file that fetches nothing.
+document_view, answers_view, picture_view    a document's blocks; the sentences that answer a
+                                             query; a page of a PDF as a picture
+Opened, read_opened, picture_of              files that were opened on the page, in memory
+report_of                                    the page with a query, its results and their
+                                             documents, in one file that fetches nothing
 """
 
 import base64
@@ -33,7 +36,7 @@ from runnel.text.sentences import split_paragraphs
 log = logging.getLogger("runnel")
 _MARKED = 20  # the most sentences of a document to mark, ...
 _SHARE = 4  # ... and at most one in 4
-_BINS = 400  # parts of the heat strip
+_BINS = 400  # parts of the heat strip beside a document, which shows where it answers
 _USUAL = 0.9  # the share of sentences without heat
 # longer blocks are shown as several: a browser lays out only the blocks in sight
 _BLOCK_CHARS = 4000
@@ -63,7 +66,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = re.compile(r'<link rel="icon".*?</script>\n', re.DOTALL)
 
 
-def document_view(document: DocumentText) -> dict[str, Any]:
+def document_view(document: DocumentText) -> dict[str, object]:
     """Return the text of a document and its blocks as rows [start, end, kind, page], cut into
     pieces of bounded size.
     """
@@ -93,7 +96,7 @@ def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
     return [*pieces, (start, end, kind, page)]
 
 
-def answers_view(document: DocumentText, scored: Scored) -> dict[str, Any]:
+def answers_view(document: DocumentText, scored: Scored) -> dict[str, object]:
     """Return the best sentences of a document, best first, the relevance of all parts of its text
     (`heat`), and the probability that it answers at all (`answers`).
     """

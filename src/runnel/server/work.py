@@ -1,10 +1,14 @@
 """The work of the server: every request that runs a model is counted, admitted, queued and run
 here, in a lane of threads.
 
+    QueuedRequest   one request: its tokens, and how it is ended early
+    _Lane           threads for one kind of request, first come, first served
+    Work            the queue; `run` for model calls, `parse` for files, `drain` at the end
+
 Short and long requests have threads of their own, so that a question never waits behind long
-documents. Those that run share an engine's steps, half for the oldest, half for the shortest; those
-in which `pocket` reads sentences take turns, a step each. A request ends early by its `progress`
-callback.
+documents. Requests that run share an engine's steps, half for the oldest, half for the shortest;
+those in which `pocket` reads sentences take turns, a step each. A request ends early when its
+`progress` callback raises.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ _SHORT_CHARS = 1 << 14  # a request with more text is long
 _SHORT_THREADS = 16
 _LONG_THREADS = 4
 _PARSING = 2  # files at the same time
-_MEMORY_S = 60.0  # about how far back the measured speed reaches
-_STOP_S = 10.0  # cancelled calls end after their current step
+_MEMORY_S = 60.0  # seconds of work, about, that the measured speed is a mean of
+_STOP_S = 10.0  # the longest wait for cancelled calls, which end after their current step
 
 
 class QueuedRequest:
@@ -46,7 +50,7 @@ class QueuedRequest:
         self.cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # stops work that does not check for cancellation itself
         self.stop: Callable[[], None] | None = None
-        self.turn: asyncio.Future[Any] | None = None  # done when it has a thread
+        self.turn: asyncio.Task[bool] | None = None  # done when it has a thread
 
     def __call__(self, done: int, total: int | None) -> None:
         """Record the tokens read so far; raise Cancelled if the request has ended."""
@@ -113,10 +117,11 @@ class Work:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
+        # by whether the request is long
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
         self._parsing = _Lane("parse", _PARSING)
         # asyncio itself keeps no reference to running tasks
-        self._jobs: dict[asyncio.Task[Any], QueuedRequest] = {}
+        self._jobs: dict[asyncio.Task[object], QueuedRequest] = {}
         self._lock = threading.Lock()  # guards the counters below, which threads change
         self.left = 0  # tokens admitted and not read yet
         self.read = 0  # tokens read since the start
@@ -228,7 +233,7 @@ class Work:
             with self._lock:
                 self.left -= max(0, job.tokens - job.read)
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
+    def _forget(self, task: asyncio.Task[object]) -> None:
         del self._jobs[task]
         if not task.cancelled():
             # takes the exception of a request that ended early, so that asyncio does not log it

@@ -114,7 +114,7 @@ def read_table(
     return table._replace(rows=values)
 
 
-def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield (place, values) for each row of a parquet file."""
     with needing(f"{path}: parquet needs pyarrow", "lab"):
         from pyarrow import ArrowException

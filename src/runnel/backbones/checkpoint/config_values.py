@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from runnel.errors import CheckpointError
 
 # the values of an option that a model does not use
-OFF: tuple[Any, ...] = (None, False, [], {})
+OFF: tuple[object, ...] = (None, False, [], {})
 # Names of classes: BiMambaModel and LlamaBiForMNTP match; BigBird and BioGpt do not.
 _BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")
 _BOTH_WAYS_KEY = re.compile("bi_?direc", re.IGNORECASE)
 
 
-def reads_both_ways(config: Mapping[str, Any]) -> str | None:
+def reads_both_ways(config: Mapping[str, object]) -> str | None:
     """Return the entry of a config.json that says that a token is read with later tokens too, in
     words; None if no entry says so.
     """
@@ -24,12 +23,14 @@ def reads_both_ways(config: Mapping[str, Any]) -> str | None:
     for key, value in config.items():
         if (key == "is_causal" and value is False) or (_BOTH_WAYS_KEY.search(key) and value):
             return f"{key} is {value!r}"
-    classes = [*(config.get("architectures") or []), *code_classes(config)]
-    named = next((name for name in classes if _BOTH_WAYS_CLASS.search(str(name))), None)
+    architectures = config.get("architectures")
+    listed = architectures if isinstance(architectures, list) else []
+    classes = [*map(str, listed), *code_classes(config)]
+    named = next((name for name in classes if _BOTH_WAYS_CLASS.search(name)), None)
     return named and f"it names the class {named}"
 
 
-def code_classes(config: Mapping[str, Any]) -> list[str]:
+def code_classes(config: Mapping[str, object]) -> list[str]:
     """Return the classes that `auto_map` of a config.json names, other than tokenizers: the model
     has code of its own.
     """
@@ -42,8 +43,8 @@ def code_classes(config: Mapping[str, Any]) -> list[str]:
 
 
 def expect_options(
-    config: Mapping[str, Any],
-    known: Mapping[str, tuple[Any, ...]],
+    config: Mapping[str, object],
+    known: Mapping[str, tuple[object, ...]],
     where: str,
     what: str = "published models have",
 ) -> None:
@@ -59,7 +60,9 @@ def expect_options(
             )
 
 
-def expect_agreement(config: Mapping[str, Any], weights: Mapping[str, Any], where: str) -> None:
+def expect_agreement(
+    config: Mapping[str, object], weights: Mapping[str, object], where: str
+) -> None:
     """Raise CheckpointError if a config has other values than the weights. A value that the config
     lacks, or that is None, is not compared.
     """
@@ -70,7 +73,7 @@ def expect_agreement(config: Mapping[str, Any], weights: Mapping[str, Any], wher
 
 
 def whole_number(
-    config: Mapping[str, Any], key: str, where: str, default: int | None = None
+    config: Mapping[str, object], key: str, where: str, default: int | None = None
 ) -> int:
     """Return a positive whole number of a config; 4.0 is one too."""
     value = config.get(key, default)

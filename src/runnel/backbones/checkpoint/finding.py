@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 import yaml
 
@@ -142,7 +141,7 @@ def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
         ) from showable(error)
 
 
-def read_config(checkpoint: Path) -> dict[str, Any] | None:
+def read_config(checkpoint: Path) -> dict[str, object] | None:
     """Return the config.json (or params.json, config.yaml) of a folder or of a weights file's
     folder; None if it has none.
     """

@@ -65,7 +65,7 @@ class Checkpoint:
     heads: dict[str, Tensor]
     layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
     folder: Path
-    config: dict[str, Any]  # the folder's own; {} without one
+    config: dict[str, object]  # the folder's own; {} without one
 
 
 def open_weights(checkpoint: Path) -> dict[str, Stored]:
@@ -174,7 +174,7 @@ def load_checkpoint(
 @plain_numbers()
 def build_backbone(
     architecture: str,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     tensors: Mapping[str, Tensor],
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
@@ -195,7 +195,7 @@ def build_backbone(
 
 
 def recognize(
-    config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str
+    config: Mapping[str, object] | None, tensors: Mapping[str, Stored], where: str
 ) -> Recognized:
     """Decide what a checkpoint is, by its config or, without one, by names and shapes. Reads no
     weights.
@@ -241,7 +241,7 @@ def recognize(
 
 
 def _from_published(
-    config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
+    config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
 ) -> Recognized:
     for family in FAMILIES:
         # imported here because runnel's own folders need none of them
@@ -256,7 +256,7 @@ def _from_published(
     )
 
 
-def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
+def _refuse_foreign(config: Mapping[str, object], where: str) -> None:
     """Raise CheckpointError if the config says that the model computes something else than the
     family whose tensors it seems to have.
     """
@@ -286,7 +286,7 @@ def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
         raise CheckpointError(f"{where}/config.json: {problem}")
 
 
-def _strange_code(config: Mapping[str, Any]) -> str | None:
+def _strange_code(config: Mapping[str, object]) -> str | None:
     """Return a class that auto_map of a config.json names and that is not a known copy of the
     authors' class; None if there is none.
     """
@@ -298,10 +298,10 @@ class _Declared:
     """What the config.json of a runnel folder says of its backbone."""
 
     architecture: str
-    config: dict[str, Any]
+    config: dict[str, object]
 
 
-def _from_runnel(description: Any, tensors: Mapping[str, Stored], where: str) -> Recognized:
+def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str) -> Recognized:
     """Recognize a folder that runnel wrote: tensors `backbone.*` and `heads.*`, and the backbone's
     config from `to_dict`.
     """
@@ -342,11 +342,11 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
     return Stored(matrix.shape, matrix.file, product, rows=(matrix, scale))
 
 
-def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:
+def parse_config(architecture: str, values: Mapping[str, object], where: str) -> BackboneConfig:
     """Return the config of `architecture` from its `to_dict` form."""
     with valid_config(where):
         expect_choice(architecture, BACKBONES, "the architecture")
-        return BACKBONES[architecture].config_class.from_dict(dict(values), f"{where}: its config")
+        return BACKBONES[architecture].config_class.from_dict(values, f"{where}: its config")
 
 
 def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
@@ -422,16 +422,16 @@ class NoRandomNumbers(TorchFunctionMode):
         setattr(torch.nn.init, "_no_grad_trunc_normal_", unchanged)  # noqa: B010  # mypy
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         setattr(torch.nn.init, "_no_grad_trunc_normal_", self._truncated)  # noqa: B010
 
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ) -> Any:
         if func in self._RANDOM:
             return args[0] if args else (kwargs or {})["tensor"]

@@ -65,7 +65,7 @@ _SSM_IGNORED |= {
 }
 
 
-def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
+def find_layout(config: Mapping[str, object], title: str, where: str) -> str:
     """Return the layout of a Mamba-1 or Mamba-2 in words; `title` is the title of the model whose
     tensors these are.
 
@@ -90,7 +90,7 @@ def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
 
 
 def read_sizes(
-    layout: str, config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
+    layout: str, config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
 ) -> dict[str, Any]:
     """Return the fields that the configs of Mamba-1 and Mamba-2 have in common."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
@@ -120,19 +120,19 @@ def read_sizes(
     return {"vocab_size": vocab, **sizes}
 
 
-def ssm_options(config: Mapping[str, Any]) -> dict[str, Any]:
+def ssm_options(config: Mapping[str, Any]) -> dict[str, object]:
     """Return `ssm_cfg` of the original layout, empty if the config has none."""
     return dict(config.get("ssm_cfg") or {})
 
 
-def refuse_options(config: Mapping[str, Any], where: str) -> None:
+def refuse_options(config: Mapping[str, object], where: str) -> None:
     """Raise CheckpointError for options of the original formats that change the computation:
     attention, another norm.
     """
     expect_options(config, {"attn_layer_idx": OFF, "rms_norm": (True,)}, where)
 
 
-def refuse_ssm(ssm: Mapping[str, Any], known: Set[str], where: str) -> None:
+def refuse_ssm(ssm: Mapping[str, object], known: Set[str], where: str) -> None:
     """Raise CheckpointError for keys of ssm_cfg that are neither known nor without effect on the
     computation.
     """
@@ -143,7 +143,7 @@ def refuse_ssm(ssm: Mapping[str, Any], known: Set[str], where: str) -> None:
         )
 
 
-def padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
+def padded_vocab(config: Mapping[str, object], where: str, multiple: int) -> int:
     """Return the rows of the embedding table: the vocabulary rounded up."""
     multiple = whole_number(config, "pad_vocab_size_multiple", where, multiple)
     return -(-whole_number(config, "vocab_size", where) // multiple) * multiple

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from runnel.backbones.encoder.kernels import (
 )
 from runnel.errors import CheckpointError, InputError
 from runnel.ops import int8_matmul, matmul
-from runnel.ops.numba_math import StepMemory, flat_rows, parallel
+from runnel.ops.numba_math import Numbers, StepMemory, flat_rows, parallel
 from runnel.ops.simd import NATIVE_BF16
 
 Dtype = Literal["float32", "bfloat16", "int8"]
@@ -55,12 +55,12 @@ _Norm = tuple[Floats, Floats, float]  # weight, bias, eps
 class ProductInputs(NamedTuple):
     """The inputs of a product: numbers, or in 8 bits bytes with their scales."""
 
-    array: NDArray[Any]  # (T, K) fp32 or bf16 bits; in 8 bits (T, G * bytes_per_group) uint8
+    array: np.ndarray  # (T, K) fp32 or bf16 bits; in 8 bits (T, G * bytes_per_group) uint8
     scale: Floats  # in 8 bits (T, G); for numbers, which have no scale, (T, 0)
 
 
 # Writes x (T, K) weight^T to an array (T, N), inside `numba_math.parallel()`.
-ArrayProduct = Callable[[ProductInputs, NDArray[Any]], None]
+ArrayProduct = Callable[[ProductInputs, Numbers], None]
 
 
 class EncoderWeights(Protocol):
@@ -99,11 +99,11 @@ class _Work(NamedTuple):
     residual: Floats  # (T, D)
     # (T, D), the inputs of qkv and up. None in fp32: these take the residual stream itself.
     normed: ProductInputs | None
-    qkv: NDArray[Any]  # (T, 3 D), the outputs of qkv
-    up: NDArray[Any]  # (T, F), the outputs of up; in the memory of `qkv`
+    qkv: Numbers  # (T, 3 D), the outputs of qkv
+    up: Numbers  # (T, F), the outputs of up; in the memory of `qkv`
     seen: ProductInputs  # (T, D), the outputs of attention, inputs of out
     middle: ProductInputs  # (T, F), the inputs of down; `up` itself unless in 8 bits
-    out: NDArray[Any]  # (T, D), the outputs of out and of down
+    out: Numbers  # (T, D), the outputs of out and of down
     cu_seqlens: NDArray[np.int64]  # (S+1,)
     attention: int  # numbers of scratch that attention needs for each core
 
@@ -249,7 +249,7 @@ class EncoderStep:
         )
 
 
-def _rows(numbers: NDArray[Any]) -> ProductInputs:
+def _rows(numbers: Numbers) -> ProductInputs:
     return ProductInputs(numbers, np.empty((len(numbers), 0), np.float32))
 
 
@@ -266,7 +266,7 @@ class ArrayEncoder(EncoderShape):
         CheckpointError: the file's weights have other names, shapes or dtypes.
     """
 
-    def __init__(self, weights: Any, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
+    def __init__(self, weights: safe_open, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
         super().__init__(config)
         self.folder = file.parent
         self.dtype = dtype
@@ -281,10 +281,10 @@ class ArrayEncoder(EncoderShape):
         self._step = EncoderStep(self)
         self._fingerprint = ""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return open_encoder, (self.folder / "model.safetensors", self.config, self.dtype)
 
-    def __call__(self, *_: object, **__: object) -> Any:
+    def __call__(self, *_: object, **__: object) -> NoReturn:
         raise InputError(
             "this encoder was loaded without torch; `Model.with_torch()` returns the one that reads"
             " and trains tensors"
@@ -348,7 +348,7 @@ class ArrayEncoder(EncoderShape):
             )
         return self._fingerprint
 
-    def read_head(self, name: str) -> dict[str, NDArray[Any]]:
+    def read_head(self, name: str) -> dict[str, np.ndarray]:
         """Return the weights of a head in the same file."""
         start = f"heads.{name}."
         return {
@@ -357,7 +357,7 @@ class ArrayEncoder(EncoderShape):
             if key.startswith(start)
         }
 
-    def _as_loaded(self, name: str) -> NDArray[Any]:
+    def _as_loaded(self, name: str) -> np.ndarray:
         """Return a weight as torch holds it: in bf16, 8 bits or fp32."""
         if name.endswith("_scale"):
             return self._bytes(name.removesuffix("_scale"))[1]
@@ -367,7 +367,7 @@ class ArrayEncoder(EncoderShape):
         is_low = self.numbers is np.uint16 and name.endswith(LOW_PRECISION)
         return bf16_bits(numbers) if is_low else numbers
 
-    def _stored(self, name: str) -> tuple[NDArray[Any], Floats | None]:
+    def _stored(self, name: str) -> tuple[np.ndarray, Floats | None]:
         """Return a weight as the file has it, and the scales of its rows if it is in 8 bits."""
         scale = f"backbone.{name}.scale"
         return self._file.get_tensor(f"backbone.{name}"), (
@@ -438,7 +438,7 @@ def weight_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     return shapes | {f"{norm}.{part}": (width,) for norm in norms for part in ("weight", "bias")}
 
 
-def bf16_bits(x: NDArray[Any]) -> NDArray[np.uint16]:
+def bf16_bits(x: np.ndarray) -> NDArray[np.uint16]:
     """Return finite numbers rounded to bf16, ties to even, as bits."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -450,12 +450,12 @@ def widened(bits: NDArray[np.uint16]) -> Floats:
 
 
 def _multiply(
-    weight: matmul.FloatWeights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]
+    weight: matmul.FloatWeights, memory: StepMemory, x: ProductInputs, out: Numbers
 ) -> None:
     matmul.multiply(x.array, weight, out, memory)
 
 
 def _multiply_bytes(
-    weight: int8_matmul.Int8Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]
+    weight: int8_matmul.Int8Weights, memory: StepMemory, x: ProductInputs, out: Numbers
 ) -> None:
     int8_matmul.multiply(*x, weight, out, memory)

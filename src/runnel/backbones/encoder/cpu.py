@@ -4,11 +4,9 @@ and bf16 are torch's.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from runnel.backbones.base import weight_dtype
@@ -18,7 +16,7 @@ from runnel.backbones.encoder.config import Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
-from runnel.ops.numba_math import StepMemory, float_array, index_array
+from runnel.ops.numba_math import Numbers, StepMemory, float_array, index_array
 
 
 class _ModelWeights:
@@ -66,10 +64,10 @@ class EncoderCpu:
         )
 
 
-def _multiply(product: Product, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply(product: Product, x: ProductInputs, out: Numbers) -> None:
     product(Activations(_tensor(x.array), *x), Activations(_tensor(out), out, x.scale))
 
 
-def _tensor(array: NDArray[Any]) -> Tensor:
+def _tensor(array: np.ndarray) -> Tensor:
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor

@@ -14,7 +14,6 @@ first positions are padding's.
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 
@@ -42,7 +41,7 @@ _OURS = {  # within a layer
     "output.dense": "down",
     "output.LayerNorm": "norm",
 }
-_EXPECTED: dict[str, Any] = {  # what a config may say otherwise, and what is computed here
+_EXPECTED: dict[str, object] = {  # what a config may say otherwise, and what is computed here
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -50,7 +49,7 @@ _EXPECTED: dict[str, Any] = {  # what a config may say otherwise, and what is co
 }
 
 
-def recognizes(config: Mapping[str, Any], names: Collection[str] = ()) -> bool:
+def recognizes(config: Mapping[str, object], names: Collection[str] = ()) -> bool:
     """See `Recognized`: whether a config.json is of a model that computes what
     an `Encoder` does.
     """
@@ -63,7 +62,7 @@ def recognizes(config: Mapping[str, Any], names: Collection[str] = ()) -> bool:
     )
 
 
-def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`; the encoder's texts are read whole."""
     left: dict[str, Stored] = {}
     for name, tensor in tensors.items():  # the first published files have gamma and beta

@@ -3,7 +3,6 @@ tensors.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from runnel.backbones.checkpoint import state_spaces as published
 from runnel.backbones.checkpoint.config_values import expect_agreement
@@ -11,12 +10,12 @@ from runnel.backbones.checkpoint.tensors import Recognized, Stored, shape_of
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 
 
-def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+def recognizes(config: Mapping[str, object], names: Collection[str]) -> bool:
     """See `Recognized`."""
     return any(name.endswith((".mixer.x_proj.weight", ".mixer.dt_proj.weight")) for name in names)
 
 
-def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`; the heads are a scanner's."""
     backbone, heads = published.sort_tensors(tensors, where)
     layout = published.find_layout(config, Mamba1.title, where)

@@ -5,7 +5,6 @@ G groups   N state size   Di inner size   Cd convolution channels = Di + 2 G N
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from runnel.backbones.checkpoint import state_spaces as published
 from runnel.backbones.checkpoint.config_values import (
@@ -28,12 +27,12 @@ _NAMES = {
 _VARIANTS = {"D_has_hdim": (False,), "rmsnorm": (True,), "norm_before_gate": (False,)}
 
 
-def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+def recognizes(config: Mapping[str, object], names: Collection[str]) -> bool:
     """See `Recognized`."""
     return any(name.endswith((".mixer.dt_bias", ".mixer.norm.weight")) for name in names)
 
 
-def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`; the heads are a scanner's."""
     backbone, heads = published.sort_tensors(tensors, where)
     layout = published.find_layout(config, Mamba2.title, where)

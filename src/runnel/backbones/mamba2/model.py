@@ -20,8 +20,9 @@ A, B, C, D and dt have their published names; D (H,) weighs x in y. Source: Dao 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -70,12 +71,12 @@ class Mamba2Config(HeadsConfig):
         """Rows of in_proj: z, x, B, C, dt."""
         return self.inner_size + self.conv_channels + self.num_heads
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON; an infinite `dt_max` becomes None."""
         return super().to_dict() | {"dt_max": None if self.dt_max == float("inf") else self.dt_max}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], where: str = "the config") -> Mamba2Config:
+    def from_dict(cls, values: Mapping[str, object], where: str = "the config") -> Mamba2Config:
         """Return the inverse of `to_dict`; see `BackboneConfig.from_dict`."""
         infinite = {"dt_max": float("inf")} if values.get("dt_max", 0.0) is None else {}
         return super().from_dict({**values, **infinite}, where)

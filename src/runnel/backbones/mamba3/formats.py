@@ -9,7 +9,6 @@ G groups   N state size   R ranks   H heads   Di inner size
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from runnel.backbones.checkpoint.config_values import expect_agreement, number, whole_number
 from runnel.backbones.checkpoint.state_spaces import (
@@ -50,12 +49,12 @@ _KNOWN = {
 }
 
 
-def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+def recognizes(config: Mapping[str, object], names: Collection[str]) -> bool:
     """See `Recognized`."""
     return any(name.endswith("mixer.B_bias") for name in names)
 
 
-def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`; the heads are a scanner's. One group is assumed if the config has none.
 
     Source: MambaConfig, Mamba3, Block and GatedMLP of state-spaces/mamba e9594ce.
@@ -70,7 +69,7 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         says["vocab_size"] = padded_vocab(config, where, multiple=8)
     if "d_intermediate" in config:
         says["d_intermediate"] = bool(config["d_intermediate"])
-    stored: dict[str, Any] = {
+    stored: dict[str, object] = {
         "layer": "Mamba3",
         "d_state": sizes.state_size,
         "headdim": sizes.head_size,
@@ -96,7 +95,9 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     return Recognized(Mamba3.architecture, layout, sizes, backbone, heads)
 
 
-def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: str) -> Mamba3Config:
+def _from_shapes(
+    tensors: Mapping[str, Stored], ssm: Mapping[str, object], where: str
+) -> Mamba3Config:
     """Read the sizes of the first layer: in_proj has rows for z and x (Di each), B and C (R G N),
     three gates (H) and angles.
     """

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 from torch import Tensor
 
@@ -108,14 +107,14 @@ _FLA = _Layout(
 )
 
 
-def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+def recognizes(config: Mapping[str, object], names: Collection[str]) -> bool:
     """See `Recognized`."""
     return any(
         re.search(r"(^|\.)(att|attn)\.r_k$|^(rwkv|reranker)\.blocks\.", name) for name in names
     )
 
 
-def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`. EmbeddingRWKV has the official names after `rwkv.`, and heads: `head.*`,
     `reranker.*`, `READ_LAYERS`.
 
@@ -142,7 +141,9 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     return read_rwkv7({}, backbone, where)._replace(layout="EmbeddingRWKV", heads=heads)
 
 
-def read_rwkv7(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+def read_rwkv7(
+    config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
+) -> Recognized:
     """Read a backbone. Without a config, as for official files, shapes decide; a leading `model.`
     makes no difference.
     """
@@ -165,7 +166,7 @@ def read_rwkv7(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: 
     return Recognized(Rwkv7.architecture, layouts[0].name, _config(config, named, where), named, {})
 
 
-def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Rwkv7Config:
+def _config(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Rwkv7Config:
     """Read sizes from shapes and `norm_eps` from the config, whose other sizes must agree, except
     heads and ranks.
     """
@@ -202,7 +203,7 @@ def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
     )
 
 
-def _refuse_options(config: Mapping[str, Any], where: str) -> None:
+def _refuse_options(config: Mapping[str, object], where: str) -> None:
     """Raise CheckpointError for options that change what is computed. Source: RWKV7Config of
     flash-linear-attention bc3b101.
 

@@ -10,7 +10,6 @@ of NX-AI/xlstm 032a6fb.
 
 from collections.abc import Collection, Mapping
 from operator import itemgetter
-from typing import Any
 
 from runnel.backbones.checkpoint.config_values import OFF, expect_agreement, expect_options, number
 from runnel.backbones.checkpoint.tensors import (
@@ -32,12 +31,12 @@ _HALVES: dict[str, tuple[str, ...]] = {
 _KERNELS = ("chunkwise_kernel", "sequence_kernel", "step_kernel")
 
 
-def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+def recognizes(config: Mapping[str, object], names: Collection[str]) -> bool:
     """See `Recognized`."""
     return any("mlstm_layer." in name for name in names)
 
 
-def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`."""
     named = _split_fused(renamed(tensors, _module_name, where), where)
     layout = (
@@ -52,7 +51,7 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     return Recognized(Xlstm.architecture, layout, _config(config, named, where), named, {})
 
 
-def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> XlstmConfig:
+def _config(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> XlstmConfig:
     def rows(name: str) -> int:
         return shape_of(tensors, f"layers.0.{name}.weight", 2, where)[0]
 

@@ -1,4 +1,8 @@
-"""`runnel lab evaluate`: how good a model, a run or an index is on judged tasks."""
+"""`runnel lab evaluate`: how good a model, a run or an index is on judged tasks.
+
+`lab/evaluation/run.py` measures; the functions here print the result, by its form: tasks of
+retrieval and of evidence, the checkpoints of a training run, or tasks of MTEB.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -12,6 +12,7 @@ import typer
 from runnel.commands import display, parameters
 from runnel.errors import counted
 
+# where the sentences come from that a question is compared with -> the title in the table
 _TITLES = {"document": "in its document", "folder": "all documents"}
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runnel.checks import raise_first
+from runnel.checks import refuse_when
 from runnel.errors import InputError, damage_in, needing
 from runnel.files import write_json
 from runnel.jobs.progress import notify
@@ -73,15 +73,17 @@ def _check(name: str, task: Any, system: System) -> None:
     kind, modalities = task.metadata.type, task.metadata.modalities
     has_candidates = kind in _RERANK or (kind in _SEARCH and system.candidates)
     what = f"{name} ({kind})"
-    raise_first(
-        {
-            f"{what} is about {', '.join(modalities)}; runnel reads text": modalities != ["text"],
+    refuse_when(
+        (modalities != ["text"], f"{what} is about {', '.join(modalities)}; runnel reads text"),
+        (
+            system.how == "rerank" and not has_candidates,
             f"{what} has no candidates; name those of a retrieval task: --run"
-            " FOLDER/mteb/predictions": system.how == "rerank" and not has_candidates,
-            f"{what} is no retrieval task, which an index needs; evaluate it as embed": (
-                system.how == "index" and kind not in _SEARCH
-            ),
-        }
+            " FOLDER/mteb/predictions",
+        ),
+        (
+            system.how == "index" and kind not in _SEARCH,
+            f"{what} is no retrieval task, which an index needs; evaluate it as embed",
+        ),
     )
 
 

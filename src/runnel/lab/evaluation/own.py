@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from runnel.checks import by_id, raise_first
+from runnel.checks import by_id, refuse_when
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
@@ -408,14 +408,16 @@ def ask_questions(
     options: dict[str, float] = {} if weight is None else {"dense_weight": weight}
     options |= {} if rerank is None else {"rerank": rerank}
     ranks_sentences = has_patterns(path)
-    raise_first(
-        {
+    refuse_when(
+        (
+            ranks_sentences and (options or sweep or top_k is not None),
             f"{path} has patterns, so sentences are ranked; leave --top-k, --sweep, --weight and"
-            " --rerank out": ranks_sentences and (options or sweep or top_k is not None),
-            f"{path} has no patterns, so an index is searched; leave --as out": (
-                not ranks_sentences and how is not None
-            ),
-        }
+            " --rerank out",
+        ),
+        (
+            not ranks_sentences and how is not None,
+            f"{path} has no patterns, so an index is searched; leave --as out",
+        ),
     )
     with results_folder(out) as folder:
         if ranks_sentences:

@@ -452,7 +452,7 @@ def _files(place: Path, split: str) -> list[Path]:
 
 
 def _first(
-    row: Mapping[str, Any],
+    row: Mapping[str, object],
     names: tuple[str, ...],
     where: object,
     kind: type | tuple[type, ...] = (str, int),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runnel.checks import expect_choice, raise_first
+from runnel.checks import expect_choice, refuse_when
 from runnel.errors import InputError, needing
 from runnel.files import replacing, write_json
 from runnel.jobs.progress import notify
@@ -143,19 +143,25 @@ def _trials(
             trials += [(task, ("documents", kind or "embed")) for task in find_sets(name, **files)]
     pairs = dict.fromkeys(pair for _, pair in trials)
     of_api = model.startswith(API)
-    raise_first(
-        {
+    refuse_when(
+        (
+            of_api and pairs.keys() != {("evidence", "embed")},
             f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
-            " embed": of_api and pairs.keys() != {("evidence", "embed")},
-            f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect": (
-                of_api and given.keys() & {"max_tokens", "max_query_tokens"}
-            ),
+            " embed",
+        ),
+        (
+            of_api and given.keys() & {"max_tokens", "max_query_tokens"},
+            f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect",
+        ),
+        (
+            given.keys() >= {"max_tokens", "segment_tokens"},
             "segments cover whole documents, so --max-tokens has no effect; leave it or"
-            " --segment-tokens out": given.keys() >= {"max_tokens", "segment_tokens"},
-            "{instruction} in --prompt is replaced only for tasks of mteb": (
-                "{instruction}" in given.get("prompt", "")
-            ),
-        }
+            " --segment-tokens out",
+        ),
+        (
+            "{instruction}" in given.get("prompt", ""),
+            "{instruction} in --prompt is replaced only for tasks of mteb",
+        ),
     )
     systems = {pair: _system(model, *pair, options) for pair in pairs}
     options.refuse_others(" and ".join(f"{how} on {kind}" for kind, how in pairs))

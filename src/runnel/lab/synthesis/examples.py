@@ -15,7 +15,7 @@ from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.jobs.progress import notify, notify_true, open_progress
+from runnel.jobs.progress import notify, notify_when, open_progress
 from runnel.lab.prompts import read_prompts
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.lab.synthesis import strategies
@@ -287,15 +287,22 @@ def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | 
     estimated = report["used"]["estimated"]
     stopped = report["stopped"]
     most = report["examples"] if limit is None else limit
-    notify_true(
-        {
+    notify_when(
+        (
+            short,
             f"note: left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower"
-            " --lengths to use them": short,
+            " --lengths to use them",
+        ),
+        (
+            estimated,
             f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
-            " estimated": estimated,
-            f"note: the last failure of the endpoint: {failure}": failure,
-            f"note: stopped: {stopped}; repeat the command to continue": stopped,
+            " estimated",
+        ),
+        (failure, f"note: the last failure of the endpoint: {failure}"),
+        (stopped, f"note: stopped: {stopped}; repeat the command to continue"),
+        (
+            not stopped and report["examples"] < most,
             f"note: the sources are used up: {report['examples']:,} of {most:,} examples; add"
-            " documents, or use another --seed": not stopped and report["examples"] < most,
-        }
+            " documents, or use another --seed",
+        ),
     )

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runnel.checks import raise_first
+from runnel.checks import refuse_when
 from runnel.generation.endpoint import Reply
 from runnel.lab.synthesis.sources import Subsequence
 from runnel.text.dialogue import Message, messages
@@ -263,21 +263,24 @@ def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | No
     question = _LABEL.sub("", values["question"], count=1)
     _refuse_boilerplate(question, values["answer"], connection or "")
     units = set(values["sentences"])
-    raise_first(
-        {
-            "replies without a question": _REFUSAL.match(question)
-            or not any(map(str.isalpha, question))
-            or "<|" in question,
-            "replies with several questions": _SEVERAL.search(question),
-            "questions about a text, not its subject": _ABOUT_ITSELF.search(question),
-            _NOT_SHOWN: units.difference(*places),
-            "questions without evidence": not units,
-            "questions with everything that was shown as evidence": units == set().union(*places),
-            "questions with evidence in one place only": any(
-                units.isdisjoint(place) for place in places
-            ),
-        },
-        Rejected,
+    refuse_when(
+        (
+            _REFUSAL.match(question) or not any(map(str.isalpha, question)) or "<|" in question,
+            "replies without a question",
+        ),
+        (_SEVERAL.search(question), "replies with several questions"),
+        (_ABOUT_ITSELF.search(question), "questions about a text, not its subject"),
+        (units.difference(*places), _NOT_SHOWN),
+        (not units, "questions without evidence"),
+        (
+            units == set().union(*places),
+            "questions with everything that was shown as evidence",
+        ),
+        (
+            any(units.isdisjoint(place) for place in places),
+            "questions with evidence in one place only",
+        ),
+        error=Rejected,
     )
     return Draft(question, values["answer"], tuple(sorted(units)), places, connection, distance)
 
@@ -309,12 +312,10 @@ def _around(place: range, count: int, rng: np.random.Generator) -> range:
 
 def _furthest(connections: Iterable[object], place: range, around: range) -> tuple[int, str]:
     links = [read_object(row, connection="text", sentence="number") for row in connections]
-    raise_first(
-        {
-            "places without connections": not links,
-            _NOT_SHOWN: any(link["sentence"] not in around for link in links),
-        },
-        Rejected,
+    refuse_when(
+        (not links, "places without connections"),
+        (any(link["sentence"] not in around for link in links), _NOT_SHOWN),
+        error=Rejected,
     )
     distances = [_distance(place, range(row["sentence"], row["sentence"] + 1)) for row in links]
     if max(distances) < LINKED:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 from runnel.config import read_row
 from runnel.errors import InputError
@@ -83,7 +82,7 @@ def read_evidence(
         notify(f"{path}: {counts}")
 
 
-def _evidence_of(row: dict[str, Any], where: str) -> Evidence:
+def _evidence_of(row: dict[str, object], where: str) -> Evidence:
     example = read_row(
         Evidence, row | {"id": str(row.get("id", ""))}, where, query="question", spans="evidence"
     )
@@ -117,12 +116,12 @@ class _Released:
     input_ids: tuple[int, ...]  # the question, a line end and the document in tokens of GPT-NeoX
 
 
-def is_released(row: Mapping[str, Any]) -> bool:
+def is_released(row: Mapping[str, object]) -> bool:
     """Return whether a row is of the released training file."""
     return "input_ids" in row and "sentence_labels" in row
 
 
-def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:
+def parse_released(row: Mapping[str, object], where: object, decode: Decode) -> dict[str, object]:
     """Return a released row as a row of evidence, with its units; the question is decoded from the
     tokens.
 

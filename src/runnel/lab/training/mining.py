@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from runnel.batching import top
-from runnel.checks import raise_first
+from runnel.checks import refuse_when
 from runnel.errors import InputError
 from runnel.files import digest, file_digest, sibling, write_jsonl
 from runnel.hardware import cores
@@ -473,24 +473,36 @@ def mine_negatives(
     # 1. Refuse options that contradict each other or would have no effect.
     dense = model not in (None, "bm25")
     embeds = dense or judge is not None
-    raise_first(
-        {
-            "negatives come from a run or from a search: give --run or --model, not both": (
-                run is not None and model is not None
-            ),
+    refuse_when(
+        (
+            run is not None and model is not None,
+            "negatives come from a run or from a search: give --run or --model, not both",
+        ),
+        (
+            judge is not None and not mining.needs_scores,
             "--judge does nothing without --max-score, --margin or --relative-margin; give one of"
-            " them": judge is not None and not mining.needs_scores,
+            " them",
+        ),
+        (
+            mining.needs_scores and not embeds,
             "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge"
-            " or --model too": mining.needs_scores and not embeds,
+            " or --model too",
+        ),
+        (
+            bm25 and (dense or run is not None),
             "--k1 and --b are settings of BM25, which does not search here; omit them, or --model"
-            " and --run": bm25 and (dense or run is not None),
+            " and --run",
+        ),
+        (
+            prompts and not embeds,
             "--prompt and --document-prompt are put before texts that an embedder reads; give"
-            " --model or --judge too": prompts and not embeds,
+            " --model or --judge too",
+        ),
+        (
+            vectors_path is not None and (not dense or "document" in prompts),
             "--vectors are of an embedder that searches, read with its own document prompt; give"
-            " --model, and no --document-prompt": (
-                vectors_path is not None and (not dense or "document" in prompts)
-            ),
-        }
+            " --model, and no --document-prompt",
+        ),
     )
     # 2. Load the embedders.
     source = find_source(data, corpus, queries)

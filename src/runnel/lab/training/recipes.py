@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runnel import files
-from runnel.checks import expect_choice, expect_count, raise_first
+from runnel.checks import expect_choice, expect_count, refuse_when
 from runnel.config import arguments
 from runnel.errors import InputError
 
@@ -361,27 +361,34 @@ def _check(recipe: Recipe, path: str) -> None:
     search = recipe.search
     low, high = data.within
     instructed = any(table.instructions for table in data.sets)
-    problems = {  # by message, whether it applies
-        f"train.betas are {list(train.betas)}; expected numbers below 1": max(train.betas) >= 1,
-        f"data.within is {[low, high]}; expected two rising numbers from 0 to 1": (
-            not 0 <= low < high <= 1
+    wrong: list[tuple[object, str]] = [  # conditions that no recipe may meet, and messages
+        (max(train.betas) >= 1, f"train.betas are {list(train.betas)}; expected numbers below 1"),
+        (
+            not 0 <= low < high <= 1,
+            f"data.within is {[low, high]}; expected two rising numbers from 0 to 1",
         ),
-        f"data.negatives is {data.negatives}; expected at least 1": (
-            recipe.job == "rerank" and data.negatives < 1
+        (
+            recipe.job == "rerank" and data.negatives < 1,
+            f"data.negatives is {data.negatives}; expected at least 1",
         ),
-        "train.min_learning_rate needs the cosine schedule; remove it or set train.schedule": (
-            train.min_learning_rate and train.schedule != "cosine"
+        (
+            train.min_learning_rate and train.schedule != "cosine",
+            "train.min_learning_rate needs the cosine schedule; remove it or set train.schedule",
         ),
-        "[search] needs learning_rates, and data.held_out rows to compare them on": (
-            search is not None and not (search.learning_rates and data.held_out)
+        (
+            search is not None and not (search.learning_rates and data.held_out),
+            "[search] needs learning_rates, and data.held_out rows to compare them on",
         ),
-        f"train.batch = {train.batch} is not a multiple of search.share; correct one of the two": (
-            search is not None and search.share > 0 and train.batch % search.share
+        (
+            search is not None and search.share > 0 and train.batch % search.share,
+            f"train.batch = {train.batch} is not a multiple of search.share; correct one of the"
+            " two",
         ),
-        "instructions need {instruction} in data.prompt; add it or remove them": (
-            instructed and "{instruction}" not in (data.prompt or "")
+        (
+            instructed and "{instruction}" not in (data.prompt or ""),
+            "instructions need {instruction} in data.prompt; add it or remove them",
         ),
-    }
+    ]
     for name, value in _flat(dataclasses.asdict(recipe)):
         least = "above 0" if name in _ABOVE_ZERO else "from 0"
         for number in value if isinstance(value, tuple) else (value,):
@@ -389,8 +396,8 @@ def _check(recipe: Recipe, path: str) -> None:
                 expect_count(number, f"{path}: {name}", 0 if name in _FROM_ZERO else 1)
             elif type(number) is float:
                 fits = 0 < number < math.inf or (number == 0 and name not in _ABOVE_ZERO)
-                problems[f"{name} is {number}; expected a number {least}"] = not fits
-    raise_first({f"{path}: {message}": applies for message, applies in problems.items()})
+                wrong.append((not fits, f"{name} is {number}; expected a number {least}"))
+    refuse_when(*((holds, f"{path}: {message}") for holds, message in wrong))
 
 
 def _toml(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from runnel.backbones.library import Library
-from runnel.checks import raise_first
+from runnel.checks import refuse_when
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.jobs.progress import inform
 from runnel.lab.training.recipes import LongTable, Recipe
@@ -94,20 +94,18 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     """
     name = recipe.model.name
     layers = recipe.model.layers
-    raise_first(
-        {
+    refuse_when(
+        (
+            layers
+            and (recipe.model.new_head or not stored or not model.backbone.config.sentence_layers),
             "model.layers trains layers for sentences through a head that stays:"
-            f" {name} needs such layers, as pocket has, and model.new_head = false": (
-                layers
-                and (
-                    recipe.model.new_head or not stored or not model.backbone.config.sentence_layers
-                )
-            ),
+            f" {name} needs such layers, as pocket has, and model.new_head = false",
+        ),
+        (
+            stored and not isinstance(model.head(recipe.job), VectorScore),
             f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains;"
-            " start from a model that reads query and document together: --model pocket-mamba2": (
-                stored and not isinstance(model.head(recipe.job), VectorScore)
-            ),
-        }
+            " start from a model that reads query and document together: --model pocket-mamba2",
+        ),
     )
     if not stored:
         return

@@ -142,7 +142,7 @@ class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
         self.lengths: NDArray[np.int64] = np.asarray(self._table["tokens"][:], dtype=np.int64)
 
     @abstractmethod
-    def _make(self, row: dict[str, Any]) -> Made:
+    def _make(self, row: dict[str, object]) -> Made:
         """Return the item of a row."""
 
     def __len__(self) -> int:
@@ -271,7 +271,7 @@ class SentenceData(RowData[Item]):
         )
         return cls(model, path)
 
-    def _make(self, row: dict[str, Any]) -> Item:
+    def _make(self, row: dict[str, object]) -> Item:
         bounds, ends = (np.asarray(row[name], np.int64) for name in ("bounds", "ends"))
         tokens = TokenUnits(np.asarray(row["ids"], np.int32), bounds, ends)
         labels = np.asarray(row["labels"], np.float32)

@@ -171,7 +171,7 @@ def find_split(folder: Path, name: str) -> Path:
     return named or splits[0]
 
 
-def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_named(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield (place, row) for each row of jsonl or parquet, or of csv or tsv with a header."""
     if _is_parquet(path):
         return read_parquet(path)
@@ -275,7 +275,7 @@ def _roles(names: tuple[str, ...], where: str) -> _Roles:
     return _Roles(query[0], positive[0], negatives, labels[0] if labels else None, instructions)
 
 
-def _triple_of(row: dict[str, Any], roles: _Roles, where: str) -> Triple:
+def _triple_of(row: dict[str, object], roles: _Roles, where: str) -> Triple:
     query = text_of(row, roles.query, where)
     documents = texts_of(row, roles.positive, where)
     name = str(row.get("id", row.get("query_id", "")))
@@ -313,7 +313,7 @@ def _by_sign(graded: Sequence[tuple[str, float]]) -> tuple[tuple[str, ...], tupl
     )
 
 
-def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the rows of csv or tsv under their header; fields in quotes may hold line ends."""
     lines = Lines(open_bytes(path), str(path))
     table = read_table(lines, kind, names=True, strict=True)

@@ -43,7 +43,7 @@ _ROWS = 32  # tokens per task: enough to outweigh its overhead, few enough for a
 # Inner loops run over slices with plain indices: numba checks an index of unknown sign, which
 # prevents vector loads.
 @njit(**SERIAL)
-def _gate(y: Array, z: Array, eps: Number, v: Array) -> Any:
+def _gate(y: Array, z: Array, eps: Number, v: Array) -> Number:
     """Set v = y silu(z) for one group of one token; return 1 / rms."""
     size = v.shape[0]
     for c in range(size):
@@ -55,7 +55,7 @@ def _gate(y: Array, z: Array, eps: Number, v: Array) -> Any:
 
 
 @njit(**SERIAL)
-def _group(rows: FlatRows, t: int, g: int, size: int) -> Any:
+def _group(rows: FlatRows, t: int, g: int, size: int) -> Array:
     """Return group g of token t."""
     at = t * rows.distance
     return rows.line[at + g * size : at + (g + 1) * size]

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from html import escape
 from itertools import chain, groupby
-from typing import Any
+from typing import TypeAlias
 from xml.etree import ElementTree
 
 from runnel.files import Decoded
@@ -29,8 +29,9 @@ from runnel.text.documents.numbering import integer
 from runnel.text.documents.parts import tag
 from runnel.text.documents.unread import is_data
 
-# A string or a number; a list; the names and values of an object, which may repeat.
-Value = str | list[Any] | tuple[tuple[str, Any], ...]
+# A string, a number as its digits, or what `_CONSTANTS` has; a list; the names and values of an
+# object, in order: a name may repeat.
+Value: TypeAlias = "str | bool | list[Value] | tuple[tuple[str, Value], ...] | None"
 
 _SHORT_WORDS = 12  # of a short value, at most
 _SHORT_CHARS = 200  # of a short value, at most
@@ -50,7 +51,7 @@ _CAPTIONS = ("label", "caption", "title", "head")
 _LISTS = ("itemizedlist", "orderedlist", "simplelist", "variablelist", "list", "def-list")
 _ITEMS = ("listitem", "list-item", "item", "member", "varlistentry", "def-item")
 _IN_ITEMS = ("p", "para", "simpara", "term", "def", *_ITEMS, *_LISTS)
-_CONSTANTS = {None: "", True: "true", False: "false"}
+_CONSTANTS: dict[object, str] = {None: "", True: "true", False: "false"}
 
 
 def read_json(decoded: Decoded) -> DocumentText:
@@ -83,7 +84,9 @@ def read_xml(decoded: Decoded) -> DocumentText:
 
 def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
     canonical = Canonical(decoded.warning)
-    waiting: list[tuple[str | None, Any, int]] = [("", value, 1)]  # name, or None in a list; level
+    waiting: list[tuple[str | None, Value, int]] = [
+        ("", value, 1)
+    ]  # name, or None in a list; level
     while waiting:
         name, value, level = waiting.pop()
         canonical.close_headings(level)
@@ -101,8 +104,8 @@ def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
 
 
 def _object(
-    canonical: Canonical, name: str, pairs: tuple[tuple[str, Any], ...], level: int
-) -> Iterator[tuple[str, Any, int]]:
+    canonical: Canonical, name: str, pairs: tuple[tuple[str, Value], ...], level: int
+) -> Iterator[tuple[str, Value, int]]:
     """Add the heading of an object, and yield its values."""
     title = next(
         (n for n, (key, value) in enumerate(pairs) if key.lower() in _TITLES and _is_short(value)),
@@ -120,8 +123,8 @@ def _object(
 
 
 def _list(
-    canonical: Canonical, name: str, values: list[Any], level: int
-) -> Iterator[tuple[str | None, Any, int]]:
+    canonical: Canonical, name: str, values: list[Value], level: int
+) -> Iterator[tuple[str | None, Value, int]]:
     """Add a list of short values, or the heading of a list; yield the values that are left."""
     sentences = any(not isinstance(v, list | tuple) and _text(v)[-1:] in (*".!?",) for v in values)
     if values and all(map(_is_short, values)) and not sentences:
@@ -152,11 +155,11 @@ def _add_text(canonical: Canonical, name: str, text: str, level: int) -> None:
             canonical.add(paragraph)
 
 
-def _text(value: Any) -> str:
+def _text(value: Value) -> str:
     return value if isinstance(value, str) else _CONSTANTS[value]
 
 
-def _is_short(value: Any) -> bool:
+def _is_short(value: Value) -> bool:
     if isinstance(value, list | tuple):
         return False
     text = _text(value).strip()
@@ -168,7 +171,7 @@ def _is_short(value: Any) -> bool:
     )
 
 
-def _is_record(value: Any) -> bool:
+def _is_record(value: Value) -> bool:
     """Return whether a value is an object with short values alone, or with empty ones."""
     return isinstance(value, tuple) and all(
         not isinstance(inner, list | tuple) and (_is_short(inner) or not _text(inner).strip())
@@ -189,7 +192,7 @@ def _value(element: ElementTree.Element) -> Value:
                 part.tail = f" {part.tail or ''}"
         text = "".join(element.itertext())
         return text if len(element) == 0 else " ".join(text.split())
-    pairs: list[tuple[str, Any]] = [
+    pairs: list[tuple[str, Value]] = [
         (key, value) for key, value in element.attrib.items() if not key.startswith("{")
     ]
     for name, group in groupby(element, tag):

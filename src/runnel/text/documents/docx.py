@@ -1,5 +1,16 @@
 """Read Word documents (docx): paragraphs with their automatic numbers, headings by style, lists,
 tables, footnotes and endnotes; what is printed, without deleted, moved and hidden text.
+
+A docx is an archive of parts in XML: the body, styles, numbering, notes, settings.
+
+    read_docx    reads the body, then the notes that it refers to
+    _Styles      properties of styles, with those of the styles that they are based on
+    _Document    reads a part: `read` goes over its elements in order; `_is_left_out` says what is
+                 not printed, `_written` what stands for a symbol or a mark, and `_add` and
+                 `_read_table` put paragraphs and cells into the `Flow`, which makes blocks
+
+Names in quotes are Word's elements: "p" is a paragraph, "r" a run of text in one format, "tbl",
+"tr" and "tc" are a table, its rows and its cells.
 """
 
 import re
@@ -36,10 +47,11 @@ _NOTES = {"footnotes": "footnote", "endnotes": "endnote"}
 _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # the number formats of notes
 _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # "rt" are readings of ruby
+# paths of properties: hidden text, bold text
 _VANISH = "{*}rPr/{*}vanish"
 _FONTS = "{*}rPr/{*}rFonts"
 _BOLD = "{*}rPr/{*}b"
-_OFF = ("0", "false", "none")
+_OFF = ("0", "false", "none")  # values of a property that is off; without a value it is on
 # elements that are not shown because of one of these properties
 _UNSHOWN = {
     "tr": ("{*}trPr/{*}del", "{*}trPr/{*}hidden"),

@@ -4,6 +4,9 @@ The lines of a paragraph are entries if most of them begin alike (a time stamp, 
 a colon, a key and its value, a code), if they have columns, or if they are short and were not
 wrapped: the first word of the next line would have fitted. A line that does not begin like the
 others continues the entry above it. Prose, verse and quoted mail have no entries.
+
+`Entries` looks at the whole text once, for what is common in it; its method `of` then cuts one
+paragraph into entries. `_sign` says how a line begins: a name of a group of `_SIGN`.
 """
 
 from __future__ import annotations
@@ -87,15 +90,17 @@ _BRACES = re.compile(r"[{};]\s*\Z|\A(?:x|\([A-Z]\))[ ]\d{4}-|[ ][+@][^\W\d]\w*(?
 _CLEAR = 0.6  # the least share of the lines of a paragraph that begin like entries
 # the least shares of entries among the lines of a log or a chat, whose messages have many lines
 _SHARES = {"stamp": 1 / 3, "timed": 0.2, "below": 0.2}
-# the least share of the lines that begin with keys
+# the least share of lines with keys among all lines of settings, indented ones included
 _INDENTED = 0.4
-_CODES = 0.8
-_FEW = 3  # the fewest such lines
+_CODES = 0.8  # the least share of lines that are alike, of signs that prose has too, such as codes
+_FEW = 3  # the fewest lines that begin alike
 _TURNS = 4  # the fewest turns of speakers of a dialogue
 _TURN_LINES = 0.2  # and their least share of the lines that are not indented
 _LIST = 5  # the fewest lines of a list whose lines do not begin alike
 _SHORT = 60  # the most characters of a line of such a list
-_VERSE = 20  # characters of a line of verse, whose lines are about as long as each other
+# Lines of verse are about as long as each other: the longest has at least `_VERSE` characters, and
+# the shortest more than a share of them, `_EVEN`.
+_VERSE = 20
 _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ

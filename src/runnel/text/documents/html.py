@@ -53,11 +53,12 @@ _SHORT = frozenset(
         *"rb rt rp rtc".split(),
     ]
 )
-# elements open at a tag, on average over the characters (a million at least): 2 seconds of Lexbor a
-# million
+# The most elements that are open at a tag, on average over the characters of a page (counted as a
+# million at least). With so many, Lexbor takes 2 seconds for a million characters.
 _MOST_OPEN = 1000
 _SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
 _XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
+# roles of elements that are left out
 _ROLES = ("navigation", "contentinfo", "search")
 # A link that leads through the pages of a manual, in a block that only has links.
 _NAVIGATION = re.compile(
@@ -84,13 +85,13 @@ _RAISED = re.compile(r"vertical-align\s*:\s*super\b", re.IGNORECASE)
 _BOLD = 'b, strong, [style*="font-weight:bold"], [style*="font-weight:700"]'
 _LOOKED_AT = 5  # rows of a table whose cells may be bold
 _RAISED_CLASSES = ("super", "superscript", "sup")
-# of numbers of printed pages, and of links to edit a section
+# classes and roles of elements that hold numbers of printed pages, or links to edit a section
 _PRINTED_PAGE = ("pagebreak", "doc-pagebreak", "pagenum", "pageno", "page-number", "pagenumber")
 _NO_TEXT = (*_PRINTED_PAGE, "mw-editsection")
 _PAGE_NUMBER = re.compile(
     r"(?:page\s+)?[\[(\u2013\u2014-]?\s*(?:[A-Z]-)?(\d{1,4})\s*[\])\u2013\u2014-]?", re.I
 )
-_LEAST_PAGES = 3  # numbers of pages in a row
+_LEAST_PAGES = 3  # the fewest numbers of pages that count up, one after another
 _LONG_LINE = 60  # characters of a line that is no heading
 _OPEN_END = re.compile(r"[\w,;&\u00ae\u2122-]\Z")  # a sentence goes on
 _TO_ITSELF = ("\u00b6", "\u21a9", "\u2191")  # links of a heading to itself, of a note to its mark

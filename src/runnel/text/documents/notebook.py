@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import Any
 
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain
@@ -58,13 +57,13 @@ def read_notebook(decoded: Decoded) -> DocumentText:
     return canonical.finish("ipynb", title=title, encoding=decoded.encoding)
 
 
-def _joined(value: Any) -> str:
+def _joined(value: object) -> str:
     """Return a text, which may be stored as a list of its lines."""
     lines = value if isinstance(value, list) else [value]
     return "".join(line for line in lines if isinstance(line, str))
 
 
-def _add_output(canonical: Canonical, output: dict[str, Any], left_out: Counter[str]) -> None:
+def _add_output(canonical: Canonical, output: dict[str, object], left_out: Counter[str]) -> None:
     """Add an output as it is shown, and count what is left out of it."""
     data = output.get("data")
     data = data if isinstance(data, dict) else output

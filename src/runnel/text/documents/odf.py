@@ -1,4 +1,10 @@
-"""Read OpenDocument files: texts (odt), spreadsheets (ods) and presentations (odp)."""
+"""Read OpenDocument files: texts (odt), spreadsheets (ods) and presentations (odp).
+
+read_odf    opens the archive and reads its content, whatever of the three it is
+_Styles     which styles hide text, and how they number lists and headings
+_Content    goes over the elements in order: `_start` and `_end` of each; what is written inside
+            becomes blocks of a `Flow`
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +27,7 @@ _LEFT_OUT = frozenset(
 )
 _META = "meta.xml"
 _STYLES = "styles.xml"
-_FORMS = {
+_FORMS = {  # OpenDocument's names of number formats -> Word's, which `numeral` knows
     "1": "decimal",
     "a": "lowerLetter",
     "A": "upperLetter",

@@ -1,7 +1,12 @@
 """Tables of a PDF whose cells are drawn: the words between the same four lines are a cell, however
-many lines of text it has, and whatever it spans.
+many lines of text it has, and however many columns or rows it spans.
 
-All places are in points, in coordinates in which the text is upright.
+    drawn_lines   the horizontal and vertical lines of a page
+    take_tables   the words and lines of a page -> its tables, and the words that are in none
+    put_tables    puts the tables among the other parts of the page, in reading order
+
+All places are in points, in coordinates in which the text is upright. A `Box`, and a row of an
+array of lines (n, 4), is (left, bottom, right, top).
 """
 
 from __future__ import annotations
@@ -30,9 +35,12 @@ _MOST = 2_000  # paths or lines of a page; more draw a map or a plot
 _MOST_SEGMENTS = 400  # the most segments of a drawn path
 # the most lines of text in a cell of a table; with more, the drawn lines frame parts of a page
 _MOST_LINES = 6
-_SAME_LINES = 3  # of text in every cell of a row: these may be rows without lines between them, ...
+# From this many lines of text in every cell, a row may be several rows without lines between them.
+# If more than a share of the rows, `_SEVERAL`, may be so, the table is left to `pdf_layout`.
+_SAME_LINES = 3
+_SEVERAL = 0.3
+# the least share of rows with words to the left of the drawn lines that are labels of the rows
 _MOST_ROWS = 0.8
-_SEVERAL = 0.3  # ... if more than this share of the rows are so
 
 
 class _Cell(NamedTuple):

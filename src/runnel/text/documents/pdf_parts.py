@@ -1,5 +1,13 @@
-"""From the pieces of all pages of a PDF to the blocks of its text: sentences that go on over notes,
-captions and page ends, words that are split at line ends, lists and tables of contents.
+"""From the parts of the pages of a PDF to the blocks of its text. `pdf.py` calls, for each page,
+
+    mark_asides      notes, captions and marks of plots, which are not part of the running text
+
+and then, for all pages together and in this order,
+
+    join_sentences   puts the rest of a sentence before notes, captions and page ends
+    join_words       joins words that are split at line ends
+    split_lists      cuts lists, and tables of contents, into their entries
+    mark_headings    marks titles by size, font and number, if the PDF has no outline
 """
 
 from __future__ import annotations
@@ -27,7 +35,7 @@ _ENTRIES = 3  # the fewest entries of a table of contents
 _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _NOTE_LINES = 12  # the most lines of notes: a longer text is a list of references
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
-_SAME_SIZE = 0.06
+_SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
 _AHEAD = 24  # parts that are searched for the rest of a sentence
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's

@@ -1,5 +1,9 @@
 """Running heads, running feet and page numbers of a PDF: lines at the edges of pages that recur on
 pages nearby, apart from numbers that count pages.
+
+`edges_of` takes the first and the last lines of a page; `RunningLines.find` says which of them are
+left out, and returns those that are kept. The frame of a line is its text with its numbers
+replaced: lines with the same frame on several pages are one running line.
 """
 
 from __future__ import annotations

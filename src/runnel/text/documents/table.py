@@ -80,9 +80,11 @@ def is_amount(text: str) -> bool:
 
 
 def count_names(rows: Sequence[Sequence[str]]) -> int:
-    """Return how many rows at the top name columns of amounts: they have none themselves but years,
-    and if they are several, one has merged cells, or none above the labels of the rows. Two columns
-    are a form unless all of several rows have amounts.
+    """Return how many rows at the top name columns of amounts; 0 if there are no such columns.
+
+    The rows of names have no amounts but years. If they are several, one has merged cells, or no
+    cell above the labels of the rows. Two columns are a form unless all of several rows have
+    amounts. A table without amounts may still have names: see `_begins_with_names`.
     """
     # 1. `names`: the rows before the first amount, and before a row of a label alone.
     names = 0
@@ -105,8 +107,9 @@ def count_names(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _begins_with_names(rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Return whether the first row looks like names: short, all different, without digits, above
-    a row with digits.
+    """Return whether the first row of any table looks like names: short, all different, without
+    digits, above a row with digits. Readers that place words, as of PDF, ask `count_names` alone:
+    the first row that they make may be part of a title.
     """
     if width < _LEAST_COLUMNS:
         return False

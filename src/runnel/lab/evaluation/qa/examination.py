@@ -25,7 +25,7 @@ from runnel.errors import counted
 from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.asking import fit
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.jobs.progress import notify, notify_true, open_progress
+from runnel.jobs.progress import notify, notify_when, open_progress
 from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
@@ -525,17 +525,24 @@ def _note_all(report: Mapping[str, Any], inquiry: Inquiry) -> None:
     unreadable = report["all"]["unreadable"]
     estimated = sum(used["estimated"] for used in report["cost"].values())
     missing = report["all"]["unanswered"]
-    notify_true(
-        {
-            **{f"note: {note}": True for note in notes},
+    notify_when(
+        *((True, f"note: {note}") for note in dict.fromkeys(notes)),
+        (
+            unreadable,
             f"note: {unreadable:,} questions have no verdict that can be read; they are in no share"
-            " of right answers": unreadable,
-            **{f"note: {count:,} {note}": count for note, count in inquiry.notes.most_common()},
+            " of right answers",
+        ),
+        *((count, f"note: {count:,} {note}") for note, count in inquiry.notes.most_common()),
+        (
+            estimated,
             f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
-            " estimated": estimated,
-            f"note: the last failure of an endpoint: {inquiry.failure}": inquiry.failure,
-            f"note: stopped: {inquiry.stopped}": inquiry.stopped,
+            " estimated",
+        ),
+        (inquiry.failure, f"note: the last failure of an endpoint: {inquiry.failure}"),
+        (inquiry.stopped, f"note: stopped: {inquiry.stopped}"),
+        (
+            missing,
             f"note: without a reply yet, and in no score: {counted(missing, 'question')}; repeat"
-            " the command to ask again": missing,
-        }
+            " the command to ask again",
+        ),
     )

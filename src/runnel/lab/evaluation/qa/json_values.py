@@ -32,7 +32,7 @@ def read_values(path: Path, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]
         reader.expect("")
 
 
-def expect_object(value: object, where: str) -> dict[str, Any]:
+def expect_object(value: object, where: str) -> dict[str, object]:
     """Return a value that is an object."""
     if not isinstance(value, dict):
         raise InputError(

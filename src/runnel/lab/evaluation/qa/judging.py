@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -150,7 +149,7 @@ def read_verdict(reply: Reply) -> bool | None:
     return None if verdict is None else verdict[1].upper() == "YES"
 
 
-def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any]:
+def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, object]:
     """Return how a judge agrees with labels: counts, the share of equal ones, F1 of yes and of no,
     and their mean.
 
@@ -221,7 +220,7 @@ def token_f1(answer: str, truth: str) -> float:
     return 2 * common / (words.total() + expected.total()) if common else 0.0
 
 
-def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summarize(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return the scores of some questions, with those of each category and of documents of several
     lengths in tokens.
 
@@ -241,7 +240,7 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return the scores of some questions.
 
     accuracy is the share of right answers among questions with a verdict, `low` to `high` its 95 %
@@ -264,7 +263,7 @@ def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def mean_of_sets(sets: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
+def mean_of_sets(sets: Sequence[Sequence[Outcome]]) -> dict[str, object]:
     """Return the means over sets, in which each set weighs the same. A set without a score is left
     out of that score's mean.
     """

@@ -187,7 +187,7 @@ def _leval(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path)
                 dropped.add("repeated questions", where)
                 continue
             seen.add(point)
-            made: dict[str, Any] = {
+            made: dict[str, object] = {
                 "id": f"{number}-{position}",
                 "document": text,
                 "question": question,
@@ -228,7 +228,7 @@ def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
         content = text_of(row, "content", where)
         answer = text_of(row, "answer", where)
         fits = True
-        made: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
+        made: dict[str, object] = {"id": number, "document": content, "answers": [answer]}
         if about.task.startswith("altqa"):
             _, *parts = _PARTS.split(content)  # name, text, name, text
             texts = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -256,7 +256,7 @@ def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
         yield where, made
 
 
-def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, ...]:
+def _usable(row: Mapping[str, object], dropped: Dropped, where: str) -> tuple[str, ...]:
     options = [option.strip() for option in texts_of(row, "options", where)]
     lettered = zip(options, ascii_uppercase, strict=False)
     pairs = takewhile(lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]), lettered)
