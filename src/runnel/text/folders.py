@@ -436,7 +436,7 @@ def _user_file() -> Path:
     searched for its line as ripgrep does, or git's default.
     """
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git")
-    for config in ("~/.gitconfig", folder / "config"):
+    for config in (Path("~/.gitconfig"), folder / "config"):
         with suppress(OSError):
             text = _expanded(config).read_text(encoding="utf-8", errors="surrogateescape")
             if place := _USER_FILE.search(text):
