@@ -140,11 +140,23 @@ async def check_client(client):
             {"query": "a", "file": "a.md", "structured": "so"},
             "structured is 'so'; expected type boolean",
         ),
-        ("look", {"query": "a"}, "Unknown tool: look"),
+        (
+            "read_places",
+            {"places": [{"file": "a.md", "lines": 3}]},
+            "places has no 'lines'; expected file, by, start, end, row",
+        ),
+        ("status", {"verbose": True}, "status has no 'verbose'; it takes no arguments"),
+        ("look", {"query": "a"}, "there is no tool 'look'; expected search, find, read"),
+        ("a\nb", {}, "there is no tool 'a\\nb'"),
+        ("x" * 10_000, {}, "there is no tool 'xxx"),
+        ("read", {"file": "x" * 10_000}, None),
     ):
         refused = await client.call_tool(tool, arguments)
         (content,) = refused.content
-        assert refused.is_error and message in content.text, content.text
+        assert refused.is_error and message_size(refused) <= LIMIT
+        if message is None:
+            continue
+        assert message in content.text, content.text
         assert "pydantic" not in content.text and "\n" not in content.text
         assert "Error executing" not in content.text
 
@@ -189,6 +201,32 @@ async def test_what_is_content_is_said_and_errors_are_marked_and_bounded(root):
                 assert message_size(answer) <= LIMIT
                 asked = {"file": file, "structured": True} | more
                 assert message_size(await client.call_tool(tool, asked)) <= LIMIT
+
+
+@pytest.mark.anyio
+async def test_every_name_is_taken_as_it_is_shown(root):
+    names = ["new\nline.txt", "tab\t\x1b[31m.txt", 'quo"te\\.txt', "Ünï ☃ 🐶.txt", "a" * 200]
+    places = [os.fsencode(root / name) for name in names] + [os.fsencode(root) + b"/bad\xff.txt"]
+    for place in places:
+        with open(place, "w") as file:
+            file.write("The dog barked.")
+    for name in ("long.txt", "image.txt", "a.md"):
+        (root / name).unlink()
+    async with Client(server(root)) as client:
+        for structured in (False, True):
+            listed = await client.call_tool("files", {"structured": structured})
+            if structured:
+                shown = listed.structured_content["files"]
+            else:
+                shown = listed.content[0].text.splitlines()[2:-1]
+            assert len(shown) == len(places)
+            for name in shown:
+                read = await client.call_tool("read", {"file": name})
+                assert not read.is_error and "The dog barked." in read.content[0].text
+        found = await structure(client, "find", {"query": "dog", "file": ".", "context": 0})
+        (sentence,) = found["sentences"]
+        elsewhere = len(sentence["also"]) + sentence["also_omitted"]
+        assert found["notes"] == [] and 1 + elsewhere == len(places)
 
 
 class SlowRetriever(FakeRetriever):
@@ -270,6 +308,66 @@ async def test_stdio(root):
     with anyio.fail_after(GIVE_UP_S):
         async with Client(command) as client:
             await check_client(client)
+
+
+@pytest.mark.slow
+def test_lines_of_other_protocols_are_answered_and_nothing_else_is_written(root):
+    command = [sys.executable, *COMMAND, "--root", str(root)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+    def message(id, method, **params):
+        return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+    client = {"clientInfo": {"name": "test", "version": "0"}, "capabilities": {}}
+    ping = json.dumps(message(9, "ping"))
+    with subprocess.Popen(command, **pipes, env=os.environ | ENVIRONMENT, cwd=root) as process:
+
+        def answer(line):
+            text = line if isinstance(line, bytes) else json.dumps(line).encode()
+            process.stdin.write(text + b"\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        for version in ("2024-11-05", "2025-06-18", "2099-01-01", "1.0"):
+            opened = answer(message(0, "initialize", protocolVersion=version, **client))
+            negotiated = opened["result"]["protocolVersion"]
+            assert negotiated == version or re.fullmatch(r"20\d\d-\d\d-\d\d", negotiated)
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        changed = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
+        for notification in (ready, changed, changed | {"method": "notifications/other"}):
+            process.stdin.write(json.dumps(notification).encode() + b"\n")
+        for line in (
+            *(b"{", b"null", b"[]", b"\xff\xfe", b'{"jsonrpc": "2.0", "id": 1}'),
+            f"[{ping}, {ping}]".encode(),  # a batch
+            ping.replace("2.0", "1.0").encode(),
+            ping.replace("{}", "[]").encode(),
+        ):
+            refused = answer(line)
+            assert refused["id"] is None and refused["error"]["code"] == -32600
+            assert "one request or notification in a line" in refused["error"]["message"]
+        for method, code in (
+            ("nope/nope", -32601),
+            ("completion/complete", -32602),
+            ("resources/subscribe", -32602),
+            ("resources/read", -32602),
+            ("tools/call", -32602),
+        ):
+            assert answer(message(3, method))["error"]["code"] == code
+        refused = answer(message(4, "prompts/get", name="absent"))["error"]
+        assert refused["code"] == -32602 and "no prompt 'absent'" in refused["message"]
+        for method, field in (
+            ("resources/list", "resources"),
+            ("resources/templates/list", "resourceTemplates"),
+            ("prompts/list", "prompts"),
+        ):
+            assert answer(message("a", method))["result"] == {field: []}
+        assert answer(ping.encode() + b"\r") == {"jsonrpc": "2.0", "id": 9, "result": {}}
+        read = answer(message(5, "tools/call", name="read", arguments={"file": "a.md"}))
+        assert "barked" in read["result"]["content"][0]["text"]
+        process.stdin.write(b'{"jsonrpc": "2.0", "id": 6, "meth')  # and the client is gone
+        process.stdin.close()
+        assert [json.loads(line)["id"] for line in process.stdout] in ([], [None])
+        assert process.stderr.read() == b"" and process.wait(GIVE_UP_S) == 0
 
 
 @pytest.fixture

@@ -192,6 +192,37 @@ def test_ignore_files_hold_over_those_of_git_in_all_repositories(tree):
 
 
 @needs_git
+@pytest.mark.parametrize("at", ["default", "gitconfig", "xdg", "quoted"])
+def test_the_users_rules_for_all_repositories_hold_in_repositories(tree, monkeypatch, at):
+    home = tree.parent / "home"
+    place = home / ".config/git/ignore" if at == "default" else home / "my rules"
+    value = f'"{place}"' if at == "quoted" else "~/my rules"
+    config = home / (".config/git/config" if at == "xdg" else ".gitconfig")
+    write_files(tree.parent, {str(place.relative_to(tree.parent)): "*.txt\n!a.txt\nc.txt\n"})
+    if at != "default":
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(f"[user]\n\tname = me\n[core]\n\texcludesFile = {value}\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert len(names(tree)) == 4  # no repository
+    git(tree, "init", "-q")
+    expected = ["a.txt", "deep/b.md", "deep/drafts/d.md"]
+    assert names(tree) == expected
+    listed = subprocess.run(
+        ["git", "-C", tree, "ls-files", "--others", "--exclude-standard"],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    assert listed.splitlines() == expected
+    (tree / ".git/info/exclude").write_text("!c.txt\n")  # the repository's own rules hold over them
+    assert "deep/c.txt" in names(tree)
+    assert len(names(tree, selection=Selection(ignore_files=False))) == 4
+    place.write_bytes(b"\xff\n*.md\n")
+    assert names(tree) == ["a.txt", "deep/c.txt"]
+
+
+@needs_git
 def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_of_its_repository(
     tree,
 ):

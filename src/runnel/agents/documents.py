@@ -4,6 +4,7 @@ index.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -145,7 +146,7 @@ class AgentDocuments:
         self._reader = DocumentReader()
         self._reading = threading.Lock()
         self._kept = Recent[FileDocument](lambda document: document.bytes, _KEPT_BYTES)
-        # ids of documents of the index, and paths of files, by names that are shorter
+        # ids of documents of the index, and paths of files, by names that are shown otherwise
         self._shortened = Recent[str](len, _KEPT_BYTES)
 
     def read(
@@ -301,7 +302,9 @@ class AgentDocuments:
 
     def _refusal(self, name: str, why: str) -> InputError:
         folders = ", ".join(map(str, self._roots))
-        return InputError(f"{name!r} cannot be opened: {why}; name a file below {folders}")
+        return InputError(
+            f"{short_name(name)!r} cannot be opened: {why}; name a file below {folders}"
+        )
 
     def name(self, path: Path) -> str:
         """Return the name of a file: relative to the first folder if it is below it, and a short
@@ -310,13 +313,17 @@ class AgentDocuments:
         first = self._roots[0]
         shown = path.relative_to(first) if path.is_relative_to(first) else path
         name = os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
+        if name != shown.as_posix():  # bytes that are not UTF-8
+            self._shortened.put(name, str(path))
         return self._short(name, str(path))
 
     def _short(self, name: str, place: str) -> str:
-        """Return the short form of a name, which then leads to the place, if it is long."""
+        """Return the short form of a name if it is long. This form, and the one in which text shows
+        it, then lead to the place.
+        """
         short = short_name(name)
-        if short != name:
-            self._shortened.put(short, place)
+        for form in {short, one_line(short)} - {name}:
+            self._shortened.put(form, place)
         return short
 
     def _indexed(self, name: str) -> FileDocument:
@@ -347,6 +354,11 @@ class AgentDocuments:
             source = source if vectors is None else replace(source, vectors=vectors)
         self._kept.put(key, source)
         return source
+
+
+def one_line(text: str) -> str:
+    """Return a text in one line, as JSON if it has line breaks or controls: names can have them."""
+    return text if text.isprintable() else json.dumps(text)
 
 
 def _open_below(root: Path, path: Path) -> int:

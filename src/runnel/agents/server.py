@@ -14,9 +14,20 @@ from typing import Any
 
 import anyio.from_thread
 import anyio.to_thread
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    CallToolResult,
+    ErrorData,
+    JSONRPCError,
+    TextContent,
+    ToolAnnotations,
+)
 from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -44,6 +55,17 @@ with it for the rest. Answers are text; with structured=true, JSON in structured
 _TOGETHER = 4  # calls that run a model at once; others wait
 # keys of a JSON schema that say what is expected
 _EXPECTED = ("type", "enum", "minimum", "maximum", "minLength", "minItems", "maxItems", "required")
+_UNREADABLE = SessionMessage(
+    JSONRPCError(
+        jsonrpc="2.0",
+        id=None,
+        error=ErrorData(
+            code=INVALID_REQUEST,
+            message="a line is not a message of JSON-RPC 2.0; expected one request or notification"
+            " in a line, and no batch",
+        ),
+    )
+)
 _REPORT_S = 0.25  # between progress notifications
 _READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -104,20 +126,54 @@ class _Server(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, object], context: Context[Any, Any] | None = None
     ) -> Any:
-        tool = self._tool_manager.get_tool(name)
-        fields = arguments if tool is None else tool.parameters["properties"]
+        tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
+        if name not in tools:
+            raise ToolError(f"there is no tool {name!r:.80}; expected {', '.join(tools)}")
+        schema = tools[name].parameters
         for given in arguments:
-            if given not in fields:
-                raise ToolError(f"{name} has no {given!r:.80}; expected {', '.join(fields)}")
+            if given not in schema["properties"]:
+                raise ToolError(_superfluous(name, given, schema["properties"]))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
             cause = error.__cause__
             if isinstance(cause, ToolError):
                 raise cause from cause.__cause__  # without the SDK's words before it
-            if tool is None or not isinstance(cause, ValidationError):
+            if not isinstance(cause, ValidationError):
                 raise
-            raise ToolError(f"{name} was not called: {_problem(cause, tool.parameters)}") from cause
+            raise ToolError(f"{name} was not called: {_problem(cause, schema)}") from cause
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[Any, Any] | None = None,
+    ) -> Any:
+        raise MCPError(
+            INVALID_PARAMS, f"there is no prompt {name!r:.80}; this server has tools only"
+        )
+
+    async def run_stdio_async(self) -> None:
+        """Serve as the SDK does, and answer each line that is no message: its client waits."""
+        messages, read = anyio.create_memory_object_stream[SessionMessage | Exception]()
+        async with stdio_server() as (received, answers), anyio.create_task_group() as group:
+
+            async def pass_on() -> None:
+                async with messages:
+                    async for message in received:
+                        if isinstance(message, Exception):
+                            await answers.send(_UNREADABLE)
+                        else:
+                            await messages.send(message)
+
+            group.start_soon(pass_on)
+            server = self._lowlevel_server
+            await server.run(read, answers, server.create_initialization_options())
+
+
+def _superfluous(name: str, given: object, fields: Mapping[str, Any]) -> str:
+    expected = f"expected {', '.join(fields)}" if fields else "it takes no arguments"
+    return f"{name} has no {given!r:.80}; {expected}"
 
 
 def _problem(error: ValidationError, schema: Mapping[str, Any]) -> str:
@@ -126,7 +182,10 @@ def _problem(error: ValidationError, schema: Mapping[str, Any]) -> str:
     name, *inside = problem["loc"]
     shape = schema["properties"][name]
     if inside:  # an item of a list of objects
-        shape = schema["$defs"][Stretch.__name__]["properties"].get(inside[-1], shape)
+        fields = schema["$defs"][Stretch.__name__]["properties"]
+        if problem["type"] == "extra_forbidden":
+            return _superfluous(str(name), inside[-1], fields)
+        shape = fields.get(inside[-1], shape)
     expected = ", ".join(f"{key} {shape[key]}" for key in _EXPECTED if key in shape)
     came = "missing" if problem["type"] == "missing" else reprlib.repr(problem["input"])
     return f"{'.'.join(map(str, problem['loc']))} is {came}; expected {expected}"

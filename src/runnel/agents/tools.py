@@ -23,10 +23,10 @@ from itertools import accumulate, chain, groupby, islice
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from runnel import __version__
-from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Models
+from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Models, one_line
 from runnel.errors import InputError, counted, describe
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.records import AnsweringSentence, Hit, Place, highest, normalize, percent, unanswered
@@ -135,6 +135,8 @@ class ReadPlaces(ToolList):
 
 class Stretch(BaseModel):
     """As read."""
+
+    model_config = ConfigDict(extra="forbid")
 
     file: str
     by: By = "line"
@@ -473,7 +475,7 @@ class Tools:
     def _noted(self, notes: list[str]) -> list[str]:
         """Return notes that fit into a quarter of an answer."""
         most = self._most // 4 // _NOTES
-        shown = [_short(_printable(note), most) for note in notes[:_NOTES]]
+        shown = [_short(one_line(note), most) for note in notes[:_NOTES]]
         if len(notes) > len(shown):
             shown.append(f"{len(notes) - len(shown):,} more notes; `runnel read` prints all")
         return shown
@@ -619,16 +621,11 @@ def _cut(text: str, first: int, stop: int, most: int) -> int:
     return line_end + 1 if line_end >= 0 else first + most
 
 
-def _printable(text: str) -> str:
-    """Return a text in one line: names of files can have line breaks."""
-    return text if text.isprintable() else json.dumps(text)
-
-
 def refusal(error: Exception, most: int) -> str:
     """Return an error as text. It may quote documents and names of files, so it is marked and cut
     as they are.
     """
-    reason = _printable(describe(error))
+    reason = one_line(describe(error))
     length = (most - _MESSAGE_CHARS) // 2  # JSON escapes each backslash and quotation mark
     cut = ""
     if len(reason) > length:
@@ -645,7 +642,7 @@ def shown(answer: ToolResult | Status) -> str:
     warning = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
     lines = [*([warning] if warning else []), *_lines(answer, mark)]
     # Notes may have names of files, and words of what their parsers say.
-    lines += _quotation("\n".join(f"note: {_printable(note)}" for note in answer.notes), mark)
+    lines += _quotation("\n".join(f"note: {one_line(note)}" for note in answer.notes), mark)
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")
     return "\n".join(lines)
@@ -666,7 +663,7 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
             yield from _quotation(f"{_heading(place)}{_under(place)}", mark)
             yield from _quotation(place.text, mark)
     elif isinstance(answer, ListedFiles):
-        yield from _quotation("\n".join(map(_printable, answer.files)), mark)
+        yield from _quotation("\n".join(map(one_line, answer.files)), mark)
     elif isinstance(answer, Searched):
         lines = chain.from_iterable(_document_lines(one, mark) for one in answer.documents)
         yield from _quotation("\n".join(lines), mark)
@@ -676,7 +673,7 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
 
 def _document_lines(document: IndexedDocument, mark: str) -> Iterator[str]:
     title = json.dumps(_short(document.title, _TITLE_CHARS), ensure_ascii=False)
-    named = f"{_printable(document.file)} {title}" if document.title else _printable(document.file)
+    named = f"{one_line(document.file)} {title}" if document.title else one_line(document.file)
     return _place_lines(document.sentences, mark, named) if document.sentences else iter([named])
 
 
@@ -714,7 +711,7 @@ def _place_lines(
 def _heading(place: Place, named: str = "") -> str:
     """Return the line with the name of a document, its row and its digest."""
     row = "" if place.id is None else f", row {json.dumps(place.id)}"
-    return f"{named or _printable(place.file)}{row}, sha256 {place.sha256[:_DIGITS]}"
+    return f"{named or one_line(place.file)}{row}, sha256 {place.sha256[:_DIGITS]}"
 
 
 def _under(place: Place) -> str:

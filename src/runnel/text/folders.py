@@ -18,6 +18,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -27,6 +28,8 @@ from typing import Any, NamedTuple
 from runnel.errors import InputError, ReadError
 from runnel.files import near_names
 
+# "excludesFile = ~/.ignored", in git's configuration
+_USER_FILE = re.compile(r'^[ \t]*excludesfile[ \t]*=[ \t]*"?([^"\n]*[^"\s])', re.I | re.M)
 _MAGIC = re.compile(r"[*?\[]")  # what makes a name a glob
 # "[a-z]", "[!0-9]", "[[:alpha:]_]"
 _CLASS = re.compile(r"\[[!^]?(?>\[:\w*:\]|\\.|[^\\])(?>\[:\w*:\]|\\.|[^]\\])*\]", re.DOTALL)
@@ -194,8 +197,9 @@ class Selection:
     Attributes:
         include: globs, one of which a file or a folder above it must match, if there are any.
         exclude: globs that no file and no folder above it may match.
-        ignore_files: whether .gitignore files, .git/info/exclude and .ignore files are obeyed: in a
-            git repository those of all its folders, elsewhere from the named folder on.
+        ignore_files: whether .gitignore files, .git/info/exclude, the user's rules for all git
+            repositories (core.excludesFile) and .ignore files are obeyed: in a git repository those
+            of all its folders, elsewhere from the named folder on.
 
     Raises:
         InputError: a glob that is empty, negated or can match nothing.
@@ -420,8 +424,8 @@ def _with_rules_of(rules: tuple[_Rules, ...], folder: str, on_error: OnError) ->
 
 
 def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules of .git/info/exclude. In a linked work tree, .git is a file with the place
-    of its git folder.
+    """Return the user's rules for all repositories, and those of .git/info/exclude, which take
+    precedence. In a linked work tree, .git is a file with the place of its git folder.
     """
     git = Path(top, ".git")
     try:
@@ -431,7 +435,25 @@ def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:
             git = git / shared.read_text(encoding="utf-8").strip() if shared.is_file() else git
     except (OSError, UnicodeDecodeError):
         return ()  # not a work tree of git
-    return _read_rules(top, git / "info" / "exclude", on_error)
+    of_user = _read_rules(top, _user_file(), on_error)
+    return (*of_user, *_read_rules(top, git / "info" / "exclude", on_error))
+
+
+def _user_file() -> Path:
+    """Return the file of the user's rules: core.excludesFile of git's configuration, which is
+    searched for its line as ripgrep does, or git's default.
+    """
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git")
+    for config in (Path("~/.gitconfig"), folder / "config"):
+        with suppress(OSError):
+            text = _expanded(config).read_text(encoding="utf-8", errors="surrogateescape")
+            if place := _USER_FILE.search(text):
+                return _expanded(place[1])
+    return _expanded(folder / "ignore")
+
+
+def _expanded(place: str | Path) -> Path:
+    return Path(os.path.expanduser(place))
 
 
 def _read_rules(folder: str, file: Path, on_error: OnError) -> tuple[_Rules, ...]:

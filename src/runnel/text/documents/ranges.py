@@ -28,12 +28,13 @@ def span_of(
         "page": document.pages or 0,
     }[by]
     least = 0 if by == "character" else 1
+    if not count and by == "page":
+        raise InputError(f"{name} has no pages; give lines or characters")
     first = least if start is None else start
     last = count if end is None else end
     if not least <= first <= last <= count:
         raise InputError(
-            f"{name} has {count or 'no'} {by}s, from {least}: {by}s {first} to {last} are outside"
-            " of it"
+            f"{name} has {count} {by}s, from {least}: {by}s {first} to {last} are outside of it"
         )
     if by == "character":
         return first, last
