@@ -1,5 +1,6 @@
-"""The suite that LangChain publishes for its integrations, langchain-tests, on embeddings, retriever
-and vector store."""
+"""The suite that LangChain publishes for its integrations, langchain-tests, on embeddings,
+retriever and vector store.
+"""
 
 import pytest
 from langchain_tests.integration_tests import (

@@ -1,5 +1,6 @@
-"""The stores of LangChain, LlamaIndex and Haystack over an index: what a user of any of them expects,
-on the same texts."""
+"""The stores of LangChain, LlamaIndex and Haystack over an index: what a user of any of them
+expects, on the same texts.
+"""
 
 import asyncio
 import datetime

@@ -1,4 +1,6 @@
-"""The table of fields in docs/serving.md, /docs and the server say the same; a field that is null counts as missing."""
+"""The table of fields in docs/serving.md, /docs and the server say the same; a field that is null
+counts as missing.
+"""
 
 import re
 from html import unescape

@@ -1,5 +1,5 @@
-"""What the page is sent: blocks of bounded size, the best sentences with their probabilities, and the heat
-along the text.
+"""What the page is sent: blocks of bounded size, the best sentences with their probabilities, and
+the heat along the text.
 """
 
 from dataclasses import replace

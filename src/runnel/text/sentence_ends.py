@@ -55,7 +55,8 @@ _TIMES = (
 _NUMBERED = (
     r"[Ee]qs?|EQ|[Ff]igs?|[Tt]abs?|[Nn]os?|NO|[Nn]r|[Aa]rts?|[Ss]ecs?|[Ss]ects?|[Ss]ubsecs?|[Cc]hs?"
     r"|[Cc]haps?|[Vv]ols?|VOL|[Pp]ars?|[Pp]aras?|[Pp]ts?|[Cc]ls?|[Cc]ols?|[Ff]ol|[Rr]efs?|[Rr]eg"
-    r"|App|Ann|Appx|[Ee]xh?s?|[Ss]ched|[Ss]uppl|[Ss]er|[Ii]ss|[Tt]it|[Bb]k|[Ll]n|[Ll]l?|[Pp]p?|[Nn]n?"
+    r"|App|Ann|Appx|[Ee]xh?s?|[Ss]ched|[Ss]uppl|[Ss]er|[Ii]ss|[Tt]it|[Bb]k|[Ll]n|[Ll]l?"
+    r"|[Pp]p?|[Nn]n?"
     r"|[Ff]n|[Pp]rop|[Tt]hm|[Dd]ef|[Cc]or|[Ll]em|[Aa]lg|[Ss]tat|L|ss?|S|Rn|Rz"
     r"|[Aa]bs|[Aa]bb|[Aa]bschn|[Zz]iff|[Kk]ap|Bd|Bl|Anm|[Nn]\u00fam|[Pp]\u00e1gs?|[Pp]\u00e1rr"
     r"|[Aa]pdo|[Cc]ap|[Tt]el|[Ee]xt|[Vv]er|[Rr]ev|[Vv]|Docs?|[Ss]ubch|\w*[Ss]tr|[Pp]agg?"
