@@ -435,7 +435,7 @@ class Packed:
     """The tokens of a step: the next ones of several readings, laid end to end."""
 
     # the requests of the step, with the number of tokens of each
-    plan: Sequence[tuple[OpenRequest, int]]
+    shares: Sequence[tuple[OpenRequest, int]]
     starts: list[int]  # the first token of each
     ids: np.ndarray  # (t,) int64
     cu_seqlens: np.ndarray  # cumulative lengths of the blocks, int64
@@ -443,7 +443,7 @@ class Packed:
 
     def split(self, rows: Array) -> list[Array]:
         """Return the rows (t, ...) of each reading."""
-        counts = [count for _, count in self.plan]
+        counts = [count for _, count in self.shares]
         return [
             rows[end - count : end]
             for count, end in zip(counts, itertools.accumulate(counts), strict=True)
@@ -456,25 +456,25 @@ class Packed:
         weights = filled(hidden, 1.0, len(hidden)) if weight is None else weight[self.ids]
         if not isinstance(weights, np.ndarray):
             weights = as_tensor(weights).to(as_tensor(hidden))
-        split = zip(self.plan, self.starts, self.split(hidden), self.split(weights), strict=True)
+        split = zip(self.shares, self.starts, self.split(hidden), self.split(weights), strict=True)
         return [reading.part(start, part, own) for (reading, _), start, part, own in split]
 
 
-def pack(plan: Sequence[tuple[OpenRequest, int]]) -> Packed:
+def pack(shares: Sequence[tuple[OpenRequest, int]]) -> Packed:
     """Lay out the next tokens of several readings; each block of a text is a sequence."""
-    places = [slice(reading.done, reading.done + count) for reading, count in plan]
+    places = [slice(reading.done, reading.done + count) for reading, count in shares]
     ids = np.concatenate(
-        [reading.ids[place] for (reading, _), place in zip(plan, places, strict=True)],
+        [reading.ids[place] for (reading, _), place in zip(shares, places, strict=True)],
         dtype=np.int64,
     )
-    kinds = [r.request.marks.shape[1] for r, _ in plan if r.request.marks is not None]
+    kinds = [r.request.marks.shape[1] for r, _ in shares if r.request.marks is not None]
     marks = None
     start = 0
     if kinds:
         marks = np.zeros((len(ids), kinds[0]), np.float32)
-        for (reading, count), place in zip(plan, places, strict=True):
+        for (reading, count), place in zip(shares, places, strict=True):
             if reading.request.marks is not None:
                 marks[start : start + count] = reading.request.marks[place]
             start += count
-    lengths = [length for reading, count in plan for length in reading.blocks(count)]
-    return Packed(plan, [place.start for place in places], ids, np.cumsum([0, *lengths]), marks)
+    lengths = [length for reading, count in shares for length in reading.blocks(count)]
+    return Packed(shares, [place.start for place in places], ids, np.cumsum([0, *lengths]), marks)

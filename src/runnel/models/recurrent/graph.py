@@ -69,7 +69,7 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
         run = (model, packed, state, long)
         parts, state = checkpoint(_run, *run, use_reentrant=False) if recompute else _run(*run)
         # 3. Keep the requested vectors and sums of the segment.
-        for (reading, count), part in zip(packed.plan, parts, strict=True):
+        for (reading, count), part in zip(packed.shares, parts, strict=True):
             reading.add(count, *part)
         # 4. Go on with the texts that have tokens left, and with their rows of the state.
         unfinished = [place for place, reading in enumerate(active) if reading.left]
