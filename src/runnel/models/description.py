@@ -1,4 +1,31 @@
-"""The object "runnel" of a model folder's config.json, and the parts of a model that it names."""
+"""The object "runnel" of a model folder's config.json, and the parts of a model that it names.
+
+A model is a backbone, which turns token ids into hidden vectors, with heads, which make vectors or
+scores of them, a tokenizer and templates. The object says which; the weights and the tokenizer are
+in other files of the folder. Shortened, with heads for embeddings and for reranking:
+
+    "runnel": {
+        "version": 1,
+        "backbone": {"architecture": "mamba2", "config": {"hidden_size": 384, ...}},
+        "heads": {
+            "features": {"kind": "token_features"},
+            "embed": {"kind": "mean_vector", "size": null},
+            "rerank": {"kind": "match_score", "lexical": 1, "match_size": 128}
+        },
+        "templates": {
+            "document": {"template": "{token:[CLS]}{document}{token:[SEP]}"},
+            "rerank": {"template": "{token:[CLS]}{document}{token:[SEP]}{query}{token:[SEP]}"}
+        },
+        "prompts": {"query": "query: "},
+        "markers": {"begin": 101, "end": 102},
+        "unit": "sentence"
+    }
+
+A head's name is its job in the model: "embed", "sentences" and "rerank" serve a user; the others,
+such as "features", serve these heads or text generation. A head's kind is the class that computes
+it (`head_kind`), such as "match_score" for `MatchScore`, which names in `jobs` what it can do. The
+other keys of a head are arguments of its class.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +48,9 @@ VERSION = 1  # of the layout of a model folder
 
 @dataclass(frozen=True)
 class Markers:
-    """The special tokens around a text."""
+    """The ids of the special tokens that begin and end a text, {begin} and {end} of a template;
+    None: no token.
+    """
 
     begin: int | None
     end: int | None
@@ -29,15 +58,16 @@ class Markers:
 
 @dataclass(frozen=True)
 class Description:
-    """The object "runnel" of config.json."""
+    """The object "runnel" of config.json; see the example above."""
 
-    version: int
-    backbone: dict[str, Any]  # "architecture" and "config"
-    heads: dict[str, dict[str, Any]]
+    version: int  # `VERSION`
+    backbone: dict[str, Any]  # "architecture", a family of backbones, and "config", its sizes
+    heads: dict[str, dict[str, Any]]  # name -> "kind" and the arguments of its class
+    # name -> "template": how a text is put together for a head, in the notation of `Template`
     templates: dict[str, dict[str, Any]]
-    prompts: dict[str, str]
+    prompts: dict[str, str]  # name -> words to put before a text
     markers: Markers
-    unit: Unit
+    unit: Unit  # what a head "sentences" scores: sentences, clauses or paragraphs
 
     @classmethod
     def read(cls, config: object, source: str) -> Description:
@@ -52,14 +82,24 @@ class Description:
             )
         return cls(**arguments(cls, config, f"{source}: config.json"))
 
-    def parts(self, folder: Path, heads: Any, source: str) -> dict[str, Any]:
-        """Return the arguments of a `Model` other than the backbone; `heads` are those that were
-        read.
+    def model_arguments(self, folder: Path, heads: Any, source: str) -> dict[str, Any]:
+        """Return the keyword arguments of a `Model` other than the backbone, read from its folder.
+
+        Args:
+            heads: name -> head, with its weights.
+            source: what errors call the model.
+
+        Raises:
+            CheckpointError: a template that a head needs is missing, or a template or the tokenizer
+                is not valid.
         """
-        jobs = {name: head for name, head in heads.items() if name in Head.jobs}
+        # A head that embeds, or scores vectors that were stored, reads each text by itself, by the
+        # template "document". The others for users read a query and a document in one text, each by
+        # the template of its own name.
+        for_users = {name: head for name, head in heads.items() if name in Head.jobs}
         needed = {
             "document" if name == "embed" or head.inputs == "vectors" else name
-            for name, head in jobs.items()
+            for name, head in for_users.items()
         }
         if missing := sorted(needed - set(self.templates)):
             raise CheckpointError(
@@ -88,7 +128,15 @@ def head_options(
     backbone: Any,
     source: str,
 ) -> tuple[type[Head], dict[str, Any]]:
-    """Return the class of a head in config.json, one of `kinds`, and the arguments that make it."""
+    """Return the class of a head in config.json and the arguments that make the head.
+
+    Args:
+        kinds: kind -> class, of the classes to choose from.
+        name, config: of the head: for example "rerank" and {"kind": "match_score", "lexical": 1}.
+
+    Raises:
+        CheckpointError: no class of this kind can do the job `name`, or its arguments are wrong.
+    """
     options = dict(config)
     kind: Any = options.pop("kind", None)
     with valid_config(source):
@@ -97,12 +145,14 @@ def head_options(
             sorted(key for key, head in kinds.items() if name in head.jobs),
             f"the kind of the head {name!r}",
         )
-    given = {
+    # A class takes the sizes of the backbone that its __init__ names; config.json has none of them,
+    # but all its other arguments.
+    sizes = {
         "vocab_size": backbone.vocab_size,
         "hidden_size": backbone.hidden_size,
         "state_shapes": backbone.state_shapes(),
     }
     names = inspect.signature(kinds[kind]).parameters
-    taken = {key: value for key, value in given.items() if key in names}
+    taken = {key: value for key, value in sizes.items() if key in names}
     what = f"{source}: the head {name!r} of config.json"
-    return kinds[kind], taken | arguments(kinds[kind], options, what, given=tuple(given))
+    return kinds[kind], taken | arguments(kinds[kind], options, what, given=tuple(sizes))

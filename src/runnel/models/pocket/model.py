@@ -120,7 +120,7 @@ def load_pocket(
         name: _read_head(name, options, backbone, source) for name, options in read.heads.items()
     }
     log.info("%s runs with kernels compiled for this processor", backbone.title)
-    return PocketModel(backbone, **read.parts(folder, heads, source))
+    return PocketModel(backbone, **read.model_arguments(folder, heads, source))
 
 
 def _read_head(

@@ -173,7 +173,7 @@ def described_model(folder: Path, checkpoint: Checkpoint, source: str) -> TorchM
     """Return the model of a folder that runnel wrote, with the weights of its checkpoint."""
     read = Description.read(checkpoint.config["runnel"], source)
     heads = _read_heads(read.heads, checkpoint, source)
-    return TorchModel(checkpoint.backbone, **read.parts(folder, heads, source))
+    return TorchModel(checkpoint.backbone, **read.model_arguments(folder, heads, source))
 
 
 def expect_adapters(model: Model, *, adapted: bool) -> None:
