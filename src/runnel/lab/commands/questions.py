@@ -1,5 +1,37 @@
-"""`runnel lab questions`: how well your own questions are answered, by an index or by the sentences
-of a folder.
+"""`runnel lab questions`: how well your own questions are answered. The file of questions decides
+between two modes; `lab/evaluation/own.py` measures, this file shows the result.
+
+Index: --in is an index. Each question names the file that answers it, and perhaps the place in the
+file: a page or a text. The index is searched. Two ranks are measured: of the first file that
+answers, and of the first that is shown with a sentence at the place.
+
+    {"question": "who approved the budget", "file": "reports/2024.pdf", "page": 12}
+
+Patterns: --in is a folder of documents. Each question has regular expressions, the patterns, that
+an answering sentence matches, or none if nothing answers it. The model ranks the sentences of the
+question's document, and the sentences of all documents; BM25 does the same for comparison. --as
+says how the model ranks them: "sentences", by its scores of sentences (`SentenceRetriever`), or
+"embed", by the cosine of the vectors of the query and of each sentence alone (`Embedder`).
+
+    {"question": "how long is the warranty", "file": "terms.docx", "patterns": ["two years from"]}
+
+The fields of a result that are shown; --json prints all of them:
+
+    index      index, documents (their number), queries (the number of questions), top_k
+               places     the number of questions with a place
+               metrics    metric -> value, of files; "place " + metric -> value, of places
+               answers    one for each question: id, question, expected, rank, found (paths, best
+                          first), problem (None, or its kind and text)
+               settings   with --sweep: name, metrics, difference (of MRR from the default's), p (of
+                          this difference by chance, a paired randomization test)
+               advice     with --sweep: a text
+    patterns   model, as, documents, sentences (their numbers)
+               queries, unanswerable, left_out    the numbers of questions with and without an
+                          answer; the ids of questions whose patterns match no sentence
+               rankings   one for each system and each key of `_TITLES`: system (the model or
+                          "BM25"), place (that key: here, where the ranked sentences come from),
+                          metrics (metric -> mean, low and high end of a 90 % interval), kinds (kind
+                          of question -> its queries and metrics)
 """
 
 from collections import Counter
@@ -12,7 +44,8 @@ import typer
 from runnel.commands import display, parameters
 from runnel.errors import counted
 
-# where the sentences come from that a question is compared with -> the title in the table
+# the sentences that are ranked for a question, its document's or the whole folder's -> the title of
+# their column
 _TITLES = {"document": "in its document", "folder": "all documents"}
 
 
@@ -25,7 +58,7 @@ def questions(
     ],
     *,
     model: parameters.ModelOfIndex = None,
-    place: Annotated[
+    index_or_folder: Annotated[
         str,
         typer.Option(
             "--in", metavar="DIR", help="Index to search; for patterns, folder of documents."
@@ -63,7 +96,15 @@ def questions(
     from runnel.lab.evaluation.own import ask_questions
 
     result = ask_questions(
-        file, place, model, how, out=out, top_k=top_k, sweep=sweep, weight=weight, rerank=rerank
+        file,
+        index_or_folder,
+        model,
+        how,
+        out=out,
+        top_k=top_k,
+        sweep=sweep,
+        weight=weight,
+        rerank=rerank,
     )
     if as_json:
         display.print_json(result)
@@ -75,6 +116,7 @@ def questions(
 
 
 def _show_index(result: Mapping[str, Any]) -> None:
+    """Print the number of questions answered, the metrics, each wrong answer, and the sweep."""
     metrics = result["metrics"]
     count = result["queries"]
     wrong = [answer for answer in result["answers"] if answer["problem"]]
@@ -83,6 +125,7 @@ def _show_index(result: Mapping[str, Any]) -> None:
         f"{count - len(wrong):,} of {count:,} questions answered by the first {first} of"
         f" {result['documents']:,} documents in {display.one_line(result['index'])}"
     )
+    # the metrics of files; each has a metric of places, with the prefix "place "
     names = [name for name in metrics if not name.startswith("place ")]
     rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
     if result["places"]:
@@ -90,7 +133,7 @@ def _show_index(result: Mapping[str, Any]) -> None:
             [
                 "page or text",
                 f"{result['places']:,}",
-                *(_number(n, metrics[f"place {n}"]) for n in names),
+                *(_number(name, metrics[f"place {name}"]) for name in names),
             ]
         )
     display.print_table(["found", "questions", *names], rows)
@@ -102,18 +145,19 @@ def _show_index(result: Mapping[str, Any]) -> None:
         display.print_text(f"  {answer['id']}. {display.one_line(answer['question'])}")
         display.print_text(f"     expected {display.one_line(answer['expected'])}")
         display.print_text(f"     {display.one_line(answer['problem']['text'])}")
+        # what search shows instead of the expected file, unless that is first
         if answer["rank"] != 1 and answer["found"]:
             files = [display.one_line(Path(name).name) for name in answer["found"][:3]]
             display.print_text(f"     first: {', '.join(files)}")
     if "settings" in result:
         rows = [
             [
-                s["name"],
-                *(_number(name, s["metrics"][name]) for name in names),
-                f"{s['difference']:+.3f}",
-                f"{s['p']:.3f}",
+                setting["name"],
+                *(_number(name, setting["metrics"][name]) for name in names),
+                f"{setting['difference']:+.3f}",
+                f"{setting['p']:.3f}",
             ]
-            for s in result["settings"]
+            for setting in result["settings"]
         ]
         display.print_text("")
         display.print_table(["settings", *names, "difference", "p"], rows)
@@ -121,6 +165,9 @@ def _show_index(result: Mapping[str, Any]) -> None:
 
 
 def _show_patterns(result: Mapping[str, Any]) -> None:
+    """Print the numbers of questions, a table with a column for each ranking, and for the model's
+    rankings a table with a row for each kind of question.
+    """
     display.print_text(
         f"{display.one_line(result['model'])} as {result['as']}: {result['queries']:,} questions"
         f" with an answer, {result['unanswerable']:,} without, {len(result['left_out']):,} left"
@@ -128,7 +175,7 @@ def _show_patterns(result: Mapping[str, Any]) -> None:
     )
     rankings = result["rankings"]
     metrics = list(rankings[0]["metrics"])
-    heads = [
+    columns = [
         f"{display.one_line(Path(ranking['system']).name)}, {_TITLES[ranking['place']]}"
         for ranking in rankings
     ]
@@ -137,21 +184,22 @@ def _show_patterns(result: Mapping[str, Any]) -> None:
         for ranking in rankings
     ]
     display.print_table(
-        ["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)]
+        ["", *columns], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)]
     )
     for ranking in rankings:
-        if (kinds := ranking["kinds"]) and ranking["system"] == rankings[0]["system"]:
-            rows = []
-            for kind, values in kinds.items():
-                rows.append(
-                    [
-                        display.one_line(kind),
-                        f"{values['queries']:,}",
-                        *[f"{values['metrics'][metric][0]:.3f}" for metric in metrics],
-                    ]
-                )
+        # the first is the model's; BM25, which is compared with it, gets no table of kinds
+        if ranking["kinds"] and ranking["system"] == rankings[0]["system"]:
+            rows = [
+                [
+                    display.one_line(kind),
+                    f"{values['queries']:,}",
+                    *[f"{values['metrics'][metric][0]:.3f}" for metric in metrics],
+                ]
+                for kind, values in ranking["kinds"].items()
+            ]
             display.print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
 
 
 def _number(name: str, value: float) -> str:
+    """Return a metric's value as text: MRR as a number, a share of questions in percent."""
     return f"{value:.3f}" if name == "MRR" else f"{value:.0%}"

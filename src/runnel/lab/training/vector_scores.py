@@ -1,68 +1,96 @@
-"""The scores of a `VectorScore` head in torch, with a graph; `models/pocket/heads.py` computes the
-same of arrays.
+"""The scores of a `VectorScore` head as differentiable torch operations, for its training.
 
-    S  sentences   D  width of the vectors   F  lexical features   K  numbers known of a sentence
+`VectorScore` (`models/pocket/heads.py`) is a small network. It scores the sentences of a document
+for a query without reading the text again: from the vectors of the query and of the sentences,
+which an encoder computed once, and from lexical features. It computes with numpy, for users of a
+model. Training needs gradients: the weights are then the parameters of a `HeldHead`, a torch module
+with layers of the same names, and this file computes the same scores with them
+(`tests/models/test_heads.py` holds both equal). Here `head` is always the `HeldHead` of a
+`VectorScore`.
+
+Besides its vector, the head gets the known columns of each sentence: numbers computed without
+weights, from cosines and lexical features (`known`). A sentence's score is, with the head's layers
+as functions:
+
+    projected      query(the query's vector)
+    product        PRODUCT_SCALE * sentence(the sentence's vector) * projected
+    hidden         gelu(product + known(known columns))
+    uncalibrated   OUT_SCALE * out(gelu(middle(hidden))) + (known columns) . direct
+    score          uncalibrated * factor + summand, both of `head.calibration`
+
+In the order of this file: `score`, whose sigmoid is the probability that the sentence answers;
+`uncalibrated`, which training uses before the calibration is fitted; `combine`, which computes it
+from a projected query and known columns, so that these need to be computed only once; `known`.
+
+    S  sentences of a document   D  width of the vectors   F  lexical features   K  known columns
+
+`size` is the width of the head's hidden layers.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runnel.models.pocket.heads import AROUND
+from runnel.models.pocket.heads import AROUND, OUT_SCALE, PRODUCT_SCALE
 from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.recurrent.heads import HeldHead, wide
 
 
 def score(head: HeldHead, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-    """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` ->
-    (S,)
+    """Return the scores (S,) of sentences: query (D,) and vectors (S, D) of unit length, features
+    (S, F) of `sentence_features`.
     """
     factor, summand = head.calibration
     return uncalibrated(head, query, vectors, features) * factor + summand
 
 
 def uncalibrated(head: HeldHead, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-    """Return the scores before calibration."""
-    query = wide(query)
+    """Return the scores (S,) before calibration; arguments as of `score`."""
+    query = wide(query)  # fp32, unless it is fp64
     vectors = wide(vectors)
     features = wide(features)
     if not len(vectors):
-        return query[:0]
+        return query[:0]  # no scores, in the dtype and the graph of the others
     return combine(head, head.query(query), vectors, known(query, vectors, features))
 
 
-def combine(head: HeldHead, query: Tensor, vectors: Tensor, numbers: Tensor) -> Tensor:
-    """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S, K)
-    -> (S,)
+def combine(head: HeldHead, projected: Tensor, vectors: Tensor, known_columns: Tensor) -> Tensor:
+    """Return the scores (S,) before calibration, from the projected query (size,), or one for each
+    sentence (S, size) if they belong to several queries, vectors (S, D) and `known` (S, K).
     """
-    # 4 and 3 are constants of the head, as in `models/pocket/heads.py`
-    hidden = F.gelu(4 * head.sentence(vectors) * query + head.known(numbers))
-    return 3 * head.out(F.gelu(head.middle(hidden)))[:, 0] + numbers @ head.direct
+    hidden = F.gelu(PRODUCT_SCALE * head.sentence(vectors) * projected + head.known(known_columns))
+    return OUT_SCALE * head.out(F.gelu(head.middle(hidden)))[:, 0] + known_columns @ head.direct
 
 
 def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features
-    (S, F) -> (S, K).
+    """Return the known columns (S, K) from query (D,), vectors (S, D), at least one, and features
+    (S, F).
+
+    Their number and order belong to the weights of trained heads. They are the same as in `known`
+    of `models/pocket/heads.py`: seven from the vectors and BM25, then the features.
     """
     cosine = vectors @ query
     standard = _standard(cosine)
-    nothing = torch.zeros_like(cosine[:1])
+    nothing = torch.zeros_like(cosine[:1])  # the neighbor of the first and of the last sentence
     columns = [
-        cosine,
-        standard,
-        _standard(features[:, list(COLUMNS).index("BM25 share")]),
-        cosine - cosine.max(),
-        torch.cat([nothing, standard[:-1]]),
-        torch.cat([standard[1:], nothing]),
-        _standard(_cosines_around(query, vectors)),
+        cosine,  # of the query and the sentence
+        standard,  # its z-score among the document's sentences
+        _standard(features[:, list(COLUMNS).index("BM25 share")]),  # the z-score of BM25
+        cosine - cosine.max(),  # how far below the best sentence
+        torch.cat([nothing, standard[:-1]]),  # the cosine's z-score of the sentence before
+        torch.cat([standard[1:], nothing]),  # and of the sentence after
+        _standard(_cosines_around(query, vectors)),  # the z-score of the neighborhood's cosine
     ]
     return torch.cat([torch.stack(columns, 1), features], 1)
 
 
 def _cosines_around(query: Tensor, vectors: Tensor) -> Tensor:
-    """Return the cosine of the query and the mean of the vectors around each vector, (S,)."""
+    """Return for each sentence the cosine (S,) of the query and the mean of the vectors of its
+    neighborhood: the sentence and `AROUND` sentences on each side.
+    """
     padded = F.pad(vectors, (0, 0, AROUND, AROUND))
-    # in one order: equal neighborhoods have equal cosines
+    # Added one after another, not by a cumulative sum or a convolution: neighborhoods with the same
+    # vectors are summed in the same order, so they have equal cosines.
     total = padded[: len(vectors)]
     for step in range(1, 2 * AROUND + 1):
         total = total + padded[step : step + len(vectors)]

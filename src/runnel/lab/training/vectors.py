@@ -9,7 +9,7 @@ The vectors of trained layers may not move far from those that the run started f
 questions, that keeps what its weights know.
 
 n  questions of a batch      S  sentences of a document      D  width of the vectors
-K  numbers known of a sentence (`vector_scores.known`)       F  its lexical features
+K  known columns of a sentence (`vector_scores.known`)       F  its lexical features
 Q  questions about a document                                T  its tokens
 R  tokens of a document laid out in blocks, markers included N  its blocks
 """

@@ -168,8 +168,8 @@ class VectorScore(ArrayHead):
         """Return scores (S,) before calibration, from the projected query (size,) or one for each
         sentence (S, size), vectors (S, D) and `known` (S, N).
         """
-        hidden = gelu(4 * self.sentence(vectors) * query + self.known(known))
-        return 3 * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
+        hidden = gelu(PRODUCT_SCALE * self.sentence(vectors) * query + self.known(known))
+        return OUT_SCALE * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
 
     def parts(
         self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int
@@ -220,6 +220,9 @@ class VectorRelevance(ArrayHead):
         return self.linear(wide(features))[:, 0]
 
 
+# Constants of `VectorScore`: factors of the product of sentence and query, and of its last layer
+PRODUCT_SCALE = 4
+OUT_SCALE = 3
 AROUND = 3  # sentences on each side of a sentence in the mean around it
 _BLOCK = 1024  # sentences whose means are computed at a time
 # The first columns of `known`, computed from the cosines (S,) of sentences with the query, the
