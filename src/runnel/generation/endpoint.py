@@ -179,8 +179,9 @@ class Endpoint:
             limit: max_tokens,
             "temperature": temperature,
         }
-        most_bytes = max_tokens * _BYTES_PER_TOKEN
-        with _limited(most_bytes, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN):
+        with _limited(
+            max_tokens * _BYTES_PER_TOKEN, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
+        ):
             if on_text is None:
                 with self._errors("did not answer"):
                     return self._harmless(
@@ -198,8 +199,10 @@ class Endpoint:
         Raises EndpointError as `complete` does; an answer may have 16,384 numbers a text, and take
         `timeout_s` after its first byte.
         """
-        most_bytes = len(texts) * _BYTES_PER_VECTOR
-        with self._errors("did not give embeddings"), _limited(most_bytes, self._timeout_s):
+        with (
+            self._errors("did not give embeddings"),
+            _limited(len(texts) * _BYTES_PER_VECTOR, self._timeout_s),
+        ):
             rows = self.client.embeddings.create(
                 model=self.model, input=texts, encoding_format="float"
             ).data
