@@ -564,8 +564,9 @@ def _open_index(
         index = Index.open(system.place, embedder)
         return index, names_of(index.store.content_hashes(), task)[0]
     assert task.corpus is not None
-    open_here = Index.open if holds_index(made_at) else Index.create
-    with open_here(made_at, embedder) as index, open_progress("indexing") as progress:
+    is_made = holds_index(made_at)
+    opened = Index.open(made_at, embedder) if is_made else Index.create(made_at, embedder)
+    with opened as index, open_progress("indexing") as progress:
         changes = index.add(
             (Document(document.id, document.text) for document in task.corpus), progress=progress
         )
