@@ -5,6 +5,7 @@ import time
 import traceback
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.byte_tokenizer import Bytes
 from helpers.stub_endpoint import Stub, serve
@@ -93,6 +94,25 @@ def test_an_answer_without_end_is_one_error(
     with pytest.raises(EndpointError, match=f"{stub.url} .*{bound}"):
         ask(stub, parts, "stub", timeout_s=0.5)
     assert len(stub.asked) == 1 and len("".join(parts or [])) < 11_000
+
+
+@pytest.mark.parametrize("width", [1536, 3072, 8192])
+def test_many_wide_vectors_fit_into_an_answer(stub: Stub, width: int) -> None:
+    stub.width = width
+    vectors = Endpoint(stub.url, "stub", retries=0).embed([f"text {i}" for i in range(128)])
+    assert np.shape(vectors) == (128, width) and vectors[0][0] == -1.2345678901234567e-05
+
+
+def test_embeddings_without_end_are_one_error(stub: Stub, monkeypatch) -> None:
+    stub.faults.append("line")
+    monkeypatch.setattr(endpoint, "_BYTES_PER_VECTOR", 1000)
+    most = endpoint._SPARE_BYTES + 3 * 1000
+    with pytest.raises(EndpointError, match=f"{stub.url} .*more than {most:,} bytes"):
+        Endpoint(stub.url, "stub").embed(["one", "two", "three"])
+    stub.faults.append("comments")
+    with pytest.raises(EndpointError, match=f"{stub.url} .*not ended after 1 s"):
+        Endpoint(stub.url, "stub", timeout_s=1.0).embed(["one"])
+    assert len(stub.asked) == 2, "neither is asked again"
 
 
 def test_a_stream_that_ends_early_is_no_reply(stub: Stub) -> None:

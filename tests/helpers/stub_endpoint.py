@@ -49,6 +49,7 @@ class Stub:
             (its error has the request's address and key), "moved with it" (to an address with them)
             or a kind of `ENDLESS` answer.
         padding: characters before what it repeats.
+        width: numbers of each vector.
         loading: how often it does not list its models yet.
         asked, headers: the bodies and the headers of all requests.
     """
@@ -58,7 +59,7 @@ class Stub:
         self.faults: deque[int | str] = deque()
         self.asked: list[dict[str, Any]] = []
         self.headers: list[Message] = []
-        self.loading = self.padding = 0
+        self.loading = self.padding = self.width = 0
         self.models = ["stub"]
         self.url = ""
 
@@ -83,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers["Content-Length"]))
-        if not self.path.partition("?")[0].endswith("/chat/completions"):
+        if not self.path.partition("?")[0].endswith(("/chat/completions", "/embeddings")):
             self._send({"error": {"message": "no such route"}}, 404)
             return
         body = json.loads(sent)
@@ -117,6 +118,13 @@ class Handler(BaseHTTPRequestHandler):
             self._pour(ENDLESS[fault], pause_s=0.02 if fault == "comments" else 0.0)
         elif fault == "no text":
             self._send(HEAD | {"object": "chat.completion", "choices": []})
+        elif "input" in body:
+            # 17 digits and an exponent: as long as JSON writes a number
+            rows = [
+                {"index": index, "embedding": [-1.2345678901234567e-05] * self.stub.width}
+                for index in range(len(body["input"]))
+            ]
+            self._send(HEAD | {"object": "list", "data": rows})
         else:
             if fault == "slow":
                 time.sleep(1)

@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 
 LOCAL = "local:"  # the prefix of a model's name that is given instead of the URL of an endpoint
 
-# Bounds of a reply, far above what honest endpoints need: one token a second of a slow processor,
-# 400 bytes a token in a stream.
+# Bounds of an answer, far above what honest endpoints need: one token a second of a slow processor,
+# 400 bytes a token in a stream, 25 bytes a number of a vector.
 _SECONDS_PER_TOKEN = 2.0
 _BYTES_PER_TOKEN = 4096
 _CHARACTERS_PER_TOKEN = 64
+_BYTES_PER_VECTOR = 16_384 * 32  # numbers of a vector, bytes of a number
 _SPARE_BYTES = 1 << 20
 _SPARE_CHARACTERS = 10_000
 _SHOWN_CHARACTERS = 300  # the most characters of an endpoint's message that an error shows
 
-# The most bytes and seconds that the answer to the request that this thread sends may have.
+# The most bytes and seconds that the answer to the request that this thread sends may have: set by
+# `_limited` for replies and vectors; the default is for the list of models.
 _LIMITS: ContextVar[tuple[int, float]] = ContextVar("_LIMITS", default=(_SPARE_BYTES, 600.0))
 
 
@@ -177,9 +179,9 @@ class Endpoint:
             limit: max_tokens,
             "temperature": temperature,
         }
-        most_bytes = _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN
-        outer = _LIMITS.set((most_bytes, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN))
-        try:
+        with _limited(
+            max_tokens * _BYTES_PER_TOKEN, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
+        ):
             if on_text is None:
                 with self._errors("did not answer"):
                     return self._harmless(
@@ -190,12 +192,17 @@ class Endpoint:
                     return self._harmless(part)
                 on_text(part)
             raise AssertionError("a stream ends with the reply, or with an error")
-        finally:
-            _LIMITS.reset(outer)
 
     def embed(self, texts: list[str]) -> list[list[float]]:
-        """Return the vectors of texts, in their order; raises EndpointError as `complete` does."""
-        with self._errors("did not give embeddings"):
+        """Return the vectors of texts, in their order.
+
+        Raises EndpointError as `complete` does; an answer may have 16,384 numbers a text, and take
+        `timeout_s` after its first byte.
+        """
+        with (
+            self._errors("did not give embeddings"),
+            _limited(len(texts) * _BYTES_PER_VECTOR, self._timeout_s),
+        ):
             rows = self.client.embeddings.create(
                 model=self.model, input=texts, encoding_format="float"
             ).data
@@ -321,6 +328,16 @@ class LocalModel:
 
 
 LanguageModelClient = Endpoint | LocalModel
+
+
+@contextmanager
+def _limited(most_bytes: int, seconds: float) -> Iterator[None]:
+    """Bound the answers to this thread's requests; headers and spaces have bytes of their own."""
+    outer = _LIMITS.set((_SPARE_BYTES + most_bytes, seconds))
+    try:
+        yield
+    finally:
+        _LIMITS.reset(outer)
 
 
 def _guard(response: Any) -> None:

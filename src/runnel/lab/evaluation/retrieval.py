@@ -1,14 +1,27 @@
 """Retrieval tasks: search or rerank, write the run query by query, and measure the run as written.
 
-In this order: `Reading`, how much of queries and documents is read, in segments if they are long
-(FirstP, LongP, MaxP and SumP, docs/evaluation.md); windows and chunks, other pieces of documents;
-`System`, what is evaluated; `measure`, which reads the task, has `_write_run` make the run, and
-computes its metrics; `ApiEmbedder`.
+In the order of this file:
+
+    Reading, expect_stride, windows  how much of queries and documents is read; long documents in
+                                     segments (FirstP, LongP, MaxP and SumP, docs/evaluation.md)
+    cut_sentences, split_chunks      pieces of a document for `evidence.py` and `qa/examination.py`
+    System                           what is evaluated: a model, BM25 or a run, and how it searches
+    kind_of, Options                 which of these a model is; the options of the command line
+    recipe_of, as_in_recipe          a trained model reads as many tokens as its recipe says
+    measure, _write_run              a task's run, written query by query, and the metrics of it:
+        _rank_segments               candidates that a reranker reads in segments
+        _search_all                  blocks of queries, by what `_searcher` returns: a search in an
+                                     index (`_open_index`), by BM25, or by `_vector_ranker`
+    load_model, ApiEmbedder          the model of a system; an embedder behind an endpoint
+
+A run, here, is a ranking as TREC writes it: lines with a query, a document and a score. A training
+run is always called so.
 
 Source of the segments: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural
-Language Modeling, 2019; paper C, 4.3 and B.2.2 (docs/papers.md). Here segments have a number of
-tokens, not of words, and SumP of a reranker adds the sigmoids of its scores, so that no segment
-lowers a sum.
+Language Modeling, 2019; paper C (State space models as rerankers), 4.3 and B.2.2. Here segments
+have a number of tokens, not of words, and SumP of a reranker adds the sigmoids of its scores, so
+that no segment lowers a sum. Paper E is about full-context sentence retrieval (docs/papers.md has
+both).
 """
 
 import math
@@ -37,7 +50,7 @@ from runnel.lab.evaluation.published import Set
 from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
 from runnel.lab.training import recipes
 from runnel.lab.training.corpus import Texts
-from runnel.lab.training.mining import bm25_ranker, dense_ranker
+from runnel.lab.training.mining import Ranker, bm25_ranker, dense_ranker
 from runnel.lab.training.triples import expect_texts
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -48,6 +61,29 @@ from runnel.search.stores import holds_index, open_store
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
 from runnel.text.trec import read_scores
+
+API = "api:"  # before the name of an embedder behind an endpoint: `ApiEmbedder`
+# Before the names of models that are embedders and nothing else. "st:" has sentence-transformers
+# load the model, "st-code:" also lets it run code that comes with it.
+EMBEDDERS = (API, "st:", "st-code:")
+_TEXTS = 128  # texts of one request to an endpoint
+_BLOCK = 256  # queries searched together
+_CHECKPOINTS = {".pt", ".pth", ".bin", ".safetensors"}
+
+How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
+"""How a system ranks:
+
+    bm25       by the words of query and document
+    embed      by the vectors of an embedder
+    rerank     the candidates of each query, by a reranker
+    index      by vectors and words, in an index as of `runnel index`
+    sentences  the sentences of one document, by a sentence retriever: only in `evidence.py` and
+               `qa/examination.py`; `measure` is never given it (`run.py` refuses it)
+    run        not at all: `model` is the file of a finished run, which `measure` only reads
+"""
+
+Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
+"""Yields for each query its documents with their scores, best first."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +130,7 @@ class Reading:
         """Return the segments of all documents, with ids such as "d1#0", and for each segment the
         row of its document, int64.
         """
-        owners: list[int] = []
+        owners: list[int] = []  # rows of documents, one for each segment
 
         def pieces() -> Iterator[Document]:
             for row, document in enumerate(documents):
@@ -130,25 +166,41 @@ def expect_stride(stride: int, size: int) -> None:
 
 def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:
     """Return windows [first, last) of units, each of at most `size` tokens or one unit, that
-    together have every unit.
+    together have every unit. A unit is what is not cut: a token, or a sentence.
 
     A window begins `stride` tokens after the start of the window before it, or where that window
-    ends, whichever is first; the last window ends with the text. `bounds`: for each unit the number
-    of tokens before it, and then the number of all tokens, int64.
+    ends, whichever is first; the last window ends with the text.
+
+    Args:
+        bounds: (units + 1,) int64, for each unit the number of tokens before it, and then the
+            number of all tokens.
+
+    For example, five sentences of 30, 30, 30, 80 and 10 tokens:
+
+        >>> windows(np.array([0, 30, 60, 90, 170, 180]), size=70, stride=20)
+        [(0, 2), (1, 3), (3, 4), (4, 5)]
+
+    The first window has 60 tokens: a third sentence would make 90. The second may begin at token
+    20, so it begins with sentence 1, at token 30. None begins with sentence 2, which would have to
+    end with it and add nothing. Sentence 3 is longer than a window, and is one by itself.
 
     Source: paper E, section 5.4 (docs/papers.md): 120,000 and 60,000 tokens.
     """
     spans: list[tuple[int, int]] = []
-    first = end = 0
+    first = end = 0  # where the next window begins, and where the last one ended: units
     while end < len(bounds) - 1:
+        # the most units that fit, or one
         last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + size, side="right")) - 1)
         if last <= end:  # the window adds no unit, because the next one is too long for it
             first += 1
             continue
         spans.append((first, last))
-        at = bounds[first] + stride  # a unit without tokens there stays in this window
+        token = bounds[first] + stride
+        # The first unit that begins there or later; of several that begin there, which only units
+        # without tokens can, the last ("right" finds it): the others stay in this window.
         following = max(
-            int(np.searchsorted(bounds, at)), int(np.searchsorted(bounds, at, side="right")) - 1
+            int(np.searchsorted(bounds, token)),
+            int(np.searchsorted(bounds, token, side="right")) - 1,
         )
         first = min(last, max(first + 1, following))
         end = last
@@ -181,57 +233,46 @@ def split_chunks(document: str, words: int) -> np.ndarray:
 
 
 def recipe_of(model: str) -> recipes.Recipe | None:
-    """Return the recipe of a run, for RUN/model and RUN/checkpoints/...; None for other models."""
+    """Return the recipe of the training run that wrote a model, from the folder of the run: of
+    FOLDER/model or FOLDER/checkpoints/NAME it is FOLDER/recipe.toml; None for other models.
+    """
     folder = Path(model)
     in_checkpoints = folder.parent.name == "checkpoints"
     recipe = (folder.parent.parent if in_checkpoints else folder.parent) / "recipe.toml"
-    is_of_run = in_checkpoints or folder.name == "model"
-    return recipes.read(str(recipe)) if is_of_run and recipe.is_file() else None
-
-
-API = "api:"
-EMBEDDERS = (API, "st:", "st-code:")  # names that say that a model is an embedder
-_TEXTS = 128  # texts of one request to an endpoint
-
-How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
-_BLOCK = 256  # queries searched together
-_CHECKPOINTS = {".pt", ".pth", ".bin", ".safetensors"}
-
-Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
-"""For each query its documents with their scores, best first."""
+    is_of_training = in_checkpoints or folder.name == "model"
+    return recipes.read(str(recipe)) if is_of_training and recipe.is_file() else None
 
 
 @dataclass(frozen=True)
 class System:
-    """The system that is evaluated: a model, BM25 or a run, and how it searches.
+    """The system that is evaluated: a model, BM25 or a run, and how it searches."""
 
-    `model` is "bm25", a model's name or folder, or a run file. `bm25` has k1 and b, `search` has
-    options of `Index.search`, and `prompts` has "query" and "document", each only if it is given.
-    """
-
-    model: str
+    model: str  # "bm25", a model's name or folder, or a run file
     how: How
     dtype: str = "auto"
     depth: int | None = None  # documents of a query; None: what the metrics look at, 100 at least
     candidates: str | None = None  # the run to rerank; None: BM25's best documents
     # A reranker reads all candidates once, keeps their states in RAM in 8 bits, and continues them
-    # with each query.
+    # with each query. False: it does so only with a reranker that never reads query and document
+    # together (`Reranker.reads_pairs`), if nothing is cut.
     remember: bool = False
-    bm25: Mapping[str, float] = field(default_factory=dict)
-    search: Mapping[str, float] = field(default_factory=dict)
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    bm25: Mapping[str, float] = field(default_factory=dict)  # k1 and b, each only if it is given
+    search: Mapping[str, float] = field(default_factory=dict)  # options of `Index.search`, likewise
+    prompts: Mapping[str, str] = field(default_factory=dict)  # "query" and "document", likewise
     reading: Reading = field(default_factory=Reading)
-    # an existing index to search; None: one is made of the task's corpus
+    # the folder or URL of an existing index to search; None: one is made of the task's corpus
     place: str | None = None
+    # The next two are of `evidence.py` and `qa/examination.py`, which rank parts of one document.
     context: int | None = None  # tokens that a sentence retriever reads together; None: all
-    # for evidence, rank chunks of this many words; None: sentences
-    chunk_words: int | None = None
+    chunk_words: int | None = None  # rank chunks of this many words; None: sentences
     vectors: str | None = None  # vectors of the documents, from `runnel embed`; None: compute them
 
 
 def kind_of(model: str, how: How | None) -> How | None:
-    """Return how a model is evaluated: as BM25, as a run, or as the user says; None: as the task
-    needs.
+    """Return how a model is evaluated: "bm25" for BM25, "run" for a file that is no checkpoint,
+    otherwise `how`, as the user says; None: the user says nothing, and the task decides.
+
+    Raises InputError if the user wants BM25 or a run evaluated as something else.
     """
     kind: How | None = None
     if model == "bm25":
@@ -256,7 +297,9 @@ class Options:
         self._taken: set[str] = set()
 
     def take(self, *names: str, **renamed: str) -> dict[str, Any]:
-        """Return the options with these names that are given; `renamed`: under other names."""
+        """Return the options with these names that are given, and those of `renamed` under other
+        names: take("dtype", prompt="query") returns --dtype as "dtype" and --prompt as "query".
+        """
         taken = {name: name for name in names} | renamed
         self._taken |= taken.keys()
         return {new: self.given[name] for name, new in taken.items() if name in self.given}
@@ -264,6 +307,7 @@ class Options:
     def refuse_others(self, evaluated: str) -> None:
         """Raise InputError for an option that has no effect on what is evaluated."""
         if unused := next((name for name in self.given if name not in self._taken), None):
+            # two parameters have names other than their options, --in and --as
             name = {"place": "in", "how": "as"}.get(unused, unused.replace("_", "-"))
             raise InputError(
                 f"--{name} has no effect on what is evaluated ({evaluated}); leave it out"
@@ -292,8 +336,16 @@ def as_in_recipe(system: System) -> System:
 
 
 def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: Path) -> Measured:
-    """Return the result of a set and the values of its queries; the run is in `folder`. `names`:
-    metrics; None: the set's own.
+    """Return the result of a set, as it is in results.json, and the metrics of each of its queries;
+    write the run to FOLDER/NAME.trec.
+
+    Args:
+        task_set: finds or writes the files of a task; `read_task` reads them as a `Task`.
+        names: of metrics; None: the set's own.
+
+    The result says what was evaluated on what ("task", "model", "as", "queries", "documents",
+    "depth", "reading", "notes") and the means over queries ("metrics"). docs/evaluation.md lists
+    the keys.
     """
     # 1. the queries, judgments and documents
     metrics = parse_metrics(task_set.metrics if names is None else names)
@@ -347,13 +399,17 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
 
 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
+    """Let a system search or rerank for all queries, unless that is done; return the path of the
+    run, FOLDER/NAME. A run that was interrupted is continued, but only with equal `settings`.
+    """
     out = folder / name
     settings: dict[str, object] = {
         "model": system.model,
         "as": system.how,
         "depth": system.depth,
         "texts": [
-            path and file_digest(str(path)) for path in (task.source.corpus, task.source.queries)
+            None if file is None else file_digest(str(file))
+            for file in (task.source.corpus, task.source.queries)
         ],
         **({} if system.place is None else state_of(system.place)),
         "queries": digest(*task.queries),
@@ -369,6 +425,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
             path = Path(system.candidates)
             run = read_run_of(path, task)
         else:
+            # BM25 reads the whole texts, however much the reranker reads
             by_words = replace(system, model="bm25", how="bm25", reading=Reading())
             path = _write_run(task, by_words, folder, f"{task.source.name}.bm25.trec")
             run = read_scores(path)
@@ -379,8 +436,9 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     documents = Candidates(task.queries, candidates, partial(_CorpusTexts, task.corpus))
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         model = load_model(system)
-        settings["fingerprint"] = model and model.model.fingerprint()
-        if journal.begin(**settings) is not None:
+        # no model behind an endpoint, which would have no fingerprint, comes here: `run._system`
+        settings["fingerprint"] = None if model is None else model.model.fingerprint()
+        if journal.begin(**settings) is not None:  # the facts of a run that is finished
             notify(f"note: {out} is finished already")
         elif system.how == "rerank" and system.reading.segment_tokens is not None:
             scored = _rank_segments(folder, name, documents, model, system.reading, settings)
@@ -388,6 +446,8 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
             finish_run(journal, {"count": len(candidates)})
         elif system.how == "rerank":
             longest = system.reading.max_tokens
+            # Without pairs a document is read alone, whatever the query: reading each once is
+            # enough. What is remembered is never cut.
             remember = system.remember or (longest is None and not model.reads_pairs)
             rank_all(journal, documents, model, remember=remember, max_tokens=longest)
         else:
@@ -406,9 +466,9 @@ def _rank_segments(
     """Score the segments of all candidates; yield the documents of each query, with scores from
     their segments' scores.
     """
-    made_from = {name: value for name, value in settings.items() if name != "aggregate"}
+    made_from = {key: value for key, value in settings.items() if key != "aggregate"}
     with Journal(folder / f"{Path(name).stem}.segments.trec", made_from) as journal:
-        if journal.begin() is None:
+        if journal.begin() is None:  # not finished
             pieces = partial(reading.cut, tokenizer=reranker.model.tokenizer)
             rank_all(journal, documents, reranker, remember=False, pieces=pieces)
     for query, scores in read_scores(journal.out).items():
@@ -416,6 +476,9 @@ def _rank_segments(
 
 
 def _search_all(journal: Journal, task: Task, search: Search) -> None:
+    """Write the documents of each query that the journal does not have, `_BLOCK` queries at a time;
+    then the run.
+    """
     note_resumed(journal, "query")
     done = {row.key for row in journal.rows()}
     remaining = ((query, text) for query, text in task.queries.items() if query not in done)
@@ -432,12 +495,14 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
 
 
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
+    """Return the search of a system that is an index, BM25 or an embedder. `model` is what
+    `load_model` returns; `folder` gets an index or vectors that are made for the search.
+    """
     corpus = task.corpus
     depth = system.depth
-    reading = system.reading
     assert depth is not None
     if system.how == "index":
-        index, names = _index(task, system, model, folder / f"{task.source.name}.index")
+        index, names = _open_index(task, system, model, folder / f"{task.source.name}.index")
 
         def search_index(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
             for query in queries:
@@ -450,25 +515,7 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
         with open_progress("indexing", "documents") as progress:
             rank = bm25_ranker(corpus, progress, **system.bm25)
     else:
-        path = folder / f"{task.source.name}.vectors.npy"
-        made_from = reading.settings() | {
-            "corpus": file_digest(str(task.source.corpus)),
-            "fingerprint": model.model.fingerprint(),
-            "prompt": model.model.prompts.get("document", ""),
-        }
-        for name in ("max_query_tokens", "aggregate"):  # they change the search, not the vectors
-            made_from.pop(name, None)
-        vectors: np.ndarray | VectorFiles
-        if system.vectors is not None:
-            vectors, rows = read_vectors(Path(system.vectors), corpus, model, reading.max_tokens)
-        elif reading.segment_tokens is None:
-            vectors, rows = embed_corpus(model, corpus, path, made_from, reading.max_tokens)
-        else:
-            segments, owners = reading.cut_all(corpus, model.model.tokenizer)
-            vectors, places = embed_corpus(model, segments, path, made_from)
-            rows = owners[places]
-        combine = np.add if reading.aggregate == "sum" else np.maximum
-        rank = dense_ranker(model, vectors, rows, combine, reading.max_query_tokens)
+        rank = _vector_ranker(task, corpus, system, model, folder)
 
     def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         for rows, scores in rank(queries, depth):
@@ -477,24 +524,55 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
     return search
 
 
-def _index(
-    task: Task, system: System, embedder: Embedder, place: Path
+def _vector_ranker(
+    task: Task, corpus: Texts, system: System, embedder: Embedder, folder: Path
+) -> Ranker:
+    """Return a ranker by the vectors of documents, or of their segments: those of the system, or
+    those in `folder`, which are computed if they are missing.
+    """
+    reading = system.reading
+    path = folder / f"{task.source.name}.vectors.npy"
+    settings = reading.settings()
+    made_from = {
+        # the settings of the search are left out: with others, the vectors are the same
+        **{key: settings[key] for key in settings.keys() - {"max_query_tokens", "aggregate"}},
+        "corpus": file_digest(str(task.source.corpus)),
+        "fingerprint": embedder.model.fingerprint(),
+        "prompt": embedder.model.prompts.get("document", ""),
+    }
+    # `rows`: for each vector, the row in the corpus of its document. Empty texts have no vector.
+    vectors: np.ndarray | VectorFiles
+    if system.vectors is not None:
+        vectors, rows = read_vectors(Path(system.vectors), corpus, embedder, reading.max_tokens)
+    elif reading.segment_tokens is None:
+        vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
+    else:
+        segments, documents = reading.cut_all(corpus, embedder.model.tokenizer)
+        vectors, segment_rows = embed_corpus(embedder, segments, path, made_from)
+        rows = documents[segment_rows]
+    combine = np.add if reading.aggregate == "sum" else np.maximum
+    return dense_ranker(embedder, vectors, rows, combine, reading.max_query_tokens)
+
+
+def _open_index(
+    task: Task, system: System, embedder: Embedder, made_at: Path
 ) -> tuple[Index, Mapping[str, str]]:
-    """Return the system's index, or one at `place` made of the corpus; and the judged ids of those
-    documents that have another id in the index.
+    """Return the system's index, or one at `made_at` made of the corpus; and the judged ids of
+    those documents that have another id in the index.
     """
     if system.place is not None:
         index = Index.open(system.place, embedder)
         return index, names_of(index.store.content_hashes(), task)[0]
     assert task.corpus is not None
-    opened = Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder)
+    is_made = holds_index(made_at)
+    opened = Index.open(made_at, embedder) if is_made else Index.create(made_at, embedder)
     with opened as index, open_progress("indexing") as progress:
         changes = index.add(
             (Document(document.id, document.text) for document in task.corpus), progress=progress
         )
     if changes.failed:
         notify(
-            f"warning: {len(changes.failed):,} documents are not in {place}:"
+            f"warning: {len(changes.failed):,} documents are not in {made_at}:"
             f" {next(iter(changes.failed.values()))}"
         )
     return index, {}
@@ -526,7 +604,11 @@ class _CorpusTexts(Mapping[str, str]):
 
 
 class ApiEmbedder:
-    """An embedder behind an endpoint, POST URL/embeddings, at $OPENAI_BASE_URL or OpenAI's URL."""
+    """An embedder behind an endpoint, POST URL/embeddings, at $OPENAI_BASE_URL or OpenAI's URL.
+
+    It encodes as an `Embedder` does, but has no `model`: weights, tokenizer and fingerprint are
+    known only to the endpoint, which therefore also cuts texts; `max_tokens` has no effect.
+    """
 
     def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -557,6 +639,9 @@ class ApiEmbedder:
 
 @lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
 def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Any:
+    """Load a model once for the tasks of an evaluation; `prompts` are pairs because a cache needs
+    what can be hashed. The type is Any because it depends on `how`: see `load_model`.
+    """
     note_compiling()
     if how == "rerank":
         return Reranker.load(name, dtype=DTYPES[dtype])
@@ -570,8 +655,10 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
 
 
 def load_model(system: System) -> Any:
-    """Return the model of a system, which may be an embedder that runnel does not read; None for
-    BM25.
+    """Return the model of a system: a `Reranker` for "rerank", a `SentenceRetriever` for
+    "sentences", None for "bm25", otherwise an `Embedder`, or for "api:NAME" an `ApiEmbedder`.
+
+    Only `evidence.py` is ever given an `ApiEmbedder`, which has no `model`: see `run._system`.
     """
     if system.how == "bm25":
         return None

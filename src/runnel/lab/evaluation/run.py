@@ -142,17 +142,7 @@ def _trials(
             )
             trials += [(task, ("documents", kind or "embed")) for task in find_sets(name, **files)]
     pairs = dict.fromkeys(pair for _, pair in trials)
-    of_api = model.startswith(API)
     refuse_when(
-        (
-            of_api and pairs.keys() != {("evidence", "embed")},
-            f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
-            " embed",
-        ),
-        (
-            of_api and given.keys() & {"max_tokens", "max_query_tokens"},
-            f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect",
-        ),
         (
             given.keys() >= {"max_tokens", "segment_tokens"},
             "segments cover whole documents, so --max-tokens has no effect; leave it or"
@@ -175,10 +165,19 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
 
     Raises InputError if this system cannot do tasks of this kind.
     """
+    # Of an embedder behind an endpoint runnel knows no weights, tokens or fingerprint.
+    of_api = model.startswith(API)
+    refuse_when(
+        (
+            of_api and (kind, how) != ("evidence", "embed"),
+            f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
+            " embed",
+        )
+    )
     expect_choice(how, _WAYS[kind], f"what {model} is evaluated as, on {kind},")
     fields: dict[str, Any] = {}
     reading: list[str] = []
-    if how not in ("run", "bm25"):
+    if how not in ("run", "bm25") and not of_api:
         fields |= options.take("dtype")
     if kind == "documents" and how != "run":
         fields |= options.take("depth")
@@ -188,17 +187,17 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
     if how == "embed" and kind == "documents" and "segment_tokens" not in options.given:
         fields |= options.take("vectors")
     if how in ("embed", "index"):
-        fields["prompts"] = options.take(prompt="query")
-    if how in ("embed", "index") and "vectors" not in fields:
-        fields["prompts"] |= options.take(document_prompt="document")
+        # vectors of the documents, if they are given, were made with a prompt
+        of_documents = {} if "vectors" in fields else {"document_prompt": "document"}
+        fields["prompts"] = options.take(prompt="query", **of_documents)
     if how == "index":
         fields["search"] = options.take("rerank", weight="dense_weight")
         fields |= options.take("place") if kind == "documents" else {}
     if how == "rerank":
         fields |= options.take("depth", run="candidates")
-    if how in ("embed", "rerank"):
+    if how in ("embed", "rerank") and not of_api:
         reading.append("max_tokens")
-    if how == "embed" and kind != "mteb":
+    if how == "embed" and kind != "mteb" and not of_api:
         reading.append("max_query_tokens")
     if how in ("embed", "rerank") and kind == "documents":
         has_segments = "segment_tokens" in options.given

@@ -1,5 +1,22 @@
-"""Write examples about documents to a folder: `synthesize` and `ask_structure` are what `runnel lab
-synthesize` does.
+"""Write training examples about documents to a folder, for `runnel lab synthesize`.
+
+    synthesize       a language model writes them: `Cutter` cuts documents into subsequences, and
+                     `Synthesis` asks about each, and makes a row of what comes back
+    ask_structure    without a language model: headings, lists and the like are the questions
+                     (`structure.py`); with --without-llm
+
+An example is a question, the document that it is about, and the evidence: where the document
+answers it. Words of this file:
+
+    unit         what evidence consists of: a sentence, or a group of clauses
+    subsequence  neighboring units of a document, of a drawn number of tokens: the document of an
+                 example
+    place        neighboring units of a subsequence that the language model is shown to ask about:
+                 20 sentences, or 5 groups of clauses (`strategies.PLACE_UNITS`)
+    strategy     how places are chosen. "chunk": one at random. "pair": one at random, and the one
+                 with the nearest vector. "link": one at random, and the furthest unit that the
+                 language model finds connected with it, with its neighbors
+    draft        an example that a strategy has written, before it is a row: `strategies.Draft`
 """
 
 from collections import Counter
@@ -33,18 +50,20 @@ from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
 from runnel.text.sentences import Unit, tile
 
-# subsequences at a time; independent of the number of threads, so that the result is, too
+# Subsequences that are asked about before the examples are counted, and the limit is looked at. It
+# does not depend on the number of threads, so that the result does not either.
 _WAVE = 64
 _NO_REPLY = "requests without a reply; repeat the command to ask again"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How examples are written. Raises InputError for another unit or an unknown language."""
+    """How examples are written. Raises InputError for a unit that has no places, or an unknown
+    language.
+    """
 
     strategy: Strategy = "link"
-    # or "clauses" as in the code of paper E (docs/papers.md); a place has 20 sentences or 5 groups
-    # of clauses
+    # or "clauses" as in the code of paper E, Full-context sentence retrieval (docs/papers.md)
     unit: Unit = "sentence"
     seed: int = 0
     reply_tokens: int = 2000  # the most tokens of a reply; one that is cut there is rejected
@@ -58,18 +77,18 @@ class Settings:
 
 @dataclass
 class Synthesis:
-    """One run over subsequences."""
+    """Examples about subsequences, and the counts of them; used once."""
 
-    inquiry: Inquiry
+    inquiry: Inquiry  # asks in several threads, and stores the replies
     settings: Settings
-    encode: strategies.Encode  # returns the unit vectors of texts; needed for pairs
+    encode: strategies.Encode  # texts -> vectors (n, d) of length 1; used for pairs
     guard: Decontaminator  # subsequences that overlap with its test sets are left out
     prompts: Mapping[str, str] = field(default_factory=lambda: strategies.PROMPTS)
     version: str = strategies.VERSION  # the version of the prompts
     read: int = 0  # subsequences so far
-    # examples by the length of their subsequence
+    # examples, counted by the length that was drawn for their subsequence, in tokens
     kept: Counter[int] = field(default_factory=Counter)
-    # subsequences without an example, by reason
+    # subsequences without an example, counted by reason
     rejected: Counter[str] = field(default_factory=Counter)
 
     def rows(
@@ -86,14 +105,14 @@ class Synthesis:
                 if isinstance(outcome, Draft):
                     self.kept[text.length] += 1
                     yield self._row(text, outcome)
-                else:
-                    self.rejected[outcome or _NO_REPLY] += 1
+                else:  # a reason, or None from the inquiry: no reply came
+                    self.rejected[_NO_REPLY if outcome is None else outcome] += 1
 
     def _wave(
         self, subsequences: Iterator[Subsequence], limit: int | None
     ) -> list[tuple[Subsequence, str | None]]:
-        """Return the next subsequences, each with the reason not to ask about
-        it, if there is one.
+        """Return the next subsequences, none after `limit` examples, each with the reason not to
+        ask about it, or None.
         """
         missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
         return [
@@ -102,8 +121,8 @@ class Synthesis:
         ]
 
     def cost(self, used: Mapping[str, int]) -> dict[str, float]:
-        """Return the tokens of a million examples at the rate of this run; empty without an
-        example.
+        """Return the tokens that a million examples take at the rate of this run; empty without an
+        example. `used` has the tokens of this run: "prompt_tokens" and "completion_tokens".
         """
         if not (count := self.kept.total()):
             return {}
@@ -113,11 +132,14 @@ class Synthesis:
         }
 
     def _outcome(self, item: tuple[Subsequence, str | None], notes: list[str]) -> Draft | str:
-        """Return the example, or the reason why there is none."""
-        text, refusal = item
-        if refusal is not None:
-            return refusal
+        """Return the example about a subsequence, or the reason why there is none. An item is one
+        of `_wave`; `notes`, where `Inquiry.run` takes notes of replies, stays empty.
+        """
+        text, reason = item
+        if reason is not None:
+            return reason
         settings = self.settings
+        # the same choices for a text, whichever subsequences come before it
         rng = np.random.default_rng([settings.seed, int(digest(text.text), 16)])
         size = strategies.PLACE_UNITS[settings.unit]
         try:
@@ -130,6 +152,7 @@ class Synthesis:
             return str(rejected)
 
     def _ask(self, name: str, **texts: str) -> Reply:
+        """Return the reply to the prompt of a name, filled with texts."""
         return self.inquiry.replies.ask(
             strategies.fill(self.prompts, name, **texts),
             max_tokens=self.settings.reply_tokens,
@@ -137,9 +160,15 @@ class Synthesis:
         )
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
+        """Return the row of an example: the keys of evidence (docs/data.md, "Evidence": id,
+        question, document, evidence, units), and after them keys for analysis.
+
+        Characters are [start, end) of `document`, except `source_start`, a character of the source.
+        """
         strategy = self.settings.strategy
         units = {}
-        if self.settings.unit == "clauses":  # other tokenizers would group them in another way
+        # clauses are grouped by tokens, so another tokenizer would make other units
+        if self.settings.unit == "clauses":
             units["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
         return {
             "id": f"{strategy}-{digest(text.source, text.text, draft.question)}",
@@ -148,15 +177,15 @@ class Synthesis:
             "evidence": text.spans[list(draft.units)].tolist(),
             **units,
             "answer": draft.answer,
-            "connection": draft.connection,
+            "connection": draft.connection,  # in words, of two places; None for one
             "places": [list(text.span(place)) for place in draft.places],
-            "distance": draft.distance,
+            "distance": draft.distance,  # units from the one to the other; None for one
             "strategy": strategy,
             "unit": self.settings.unit,
             "source": text.source,
             "source_start": text.start,
-            "length": text.length,
-            "tokens": text.tokens,
+            "length": text.length,  # tokens that were drawn for the subsequence
+            "tokens": text.tokens,  # tokens that it has
             "prompts": self.version,
             "llm_model": self.inquiry.replies.endpoint.model,
         }
@@ -186,7 +215,7 @@ def synthesize(
     if prompts is not None:
         texts = read_prompts(prompts, "synthesis", texts, strategies.USED[settings.strategy])
         version = digest(*texts.values())
-    # 1. Load what finds overlaps with test sets, and what counts tokens.
+    # 1. Load what finds overlaps with test sets, and what counts tokens and encodes places.
     guard = Decontaminator(exclude)
     embedder = Embedder.load(model)
     with stored_replies(to, endpoint) as replies:
@@ -198,8 +227,8 @@ def synthesize(
         _write_rows(
             synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit
         )
-        # 3. Count.
-        used = costs(replies, used=version)["used"]
+        # 3. Count. Only requests with these prompts: the folder may have replies to others.
+        used = costs(replies, synthesis=version)["synthesis"]
         report: dict[str, Any] = {
             **asdict(settings),
             "llm_model": endpoint.model,
@@ -227,8 +256,11 @@ def ask_structure(
     language: str | None = None,
     exclude: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write examples from the structure of documents to TO/structure.jsonl; return counts, also in
+    """Write examples from the structure of documents to TO/structure.jsonl, without a language
+    model: a heading, for example, is a question that its section answers. Return counts, also in
     TO/structure.json.
+
+    Raises InputError if a source, the language or a test set cannot be used.
     """
     structure = StructureRows(Decontaminator(exclude), language, seed)
     documents = Sources(sources, seed, notify)
@@ -244,8 +276,8 @@ def ask_structure(
 
 
 def structure_facts(structure: StructureRows, documents: Sources) -> dict[str, Any]:
-    """Return what a run over the structure of documents has used, made and left out; the last is
-    also reported.
+    """Return what a run over the structure of documents has read ("parts" of "documents"), made
+    and left out ("rejected", by reason), and tell the user what it has left out.
     """
     report = {
         "seed": structure.seed,
@@ -261,6 +293,7 @@ def structure_facts(structure: StructureRows, documents: Sources) -> dict[str, A
 
 
 def _write_rows(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
+    """Write rows while they are made, with a meter up to `limit`, which `rows` itself keeps."""
     with open_progress("writing", "examples") as meter:
         write_jsonl(path, meter.count(rows, limit))
 
@@ -286,7 +319,7 @@ def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | 
     shortest = min(report["examples_by_length"])
     estimated = report["used"]["estimated"]
     stopped = report["stopped"]
-    most = report["examples"] if limit is None else limit
+    wanted = report["examples"] if limit is None else limit
     notify_when(
         (
             short,
@@ -301,8 +334,8 @@ def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | 
         (failure, f"note: the last failure of the endpoint: {failure}"),
         (stopped, f"note: stopped: {stopped}; repeat the command to continue"),
         (
-            not stopped and report["examples"] < most,
-            f"note: the sources are used up: {report['examples']:,} of {most:,} examples; add"
+            not stopped and report["examples"] < wanted,
+            f"note: the sources are used up: {report['examples']:,} of {wanted:,} examples; add"
             " documents, or use another --seed",
         ),
     )

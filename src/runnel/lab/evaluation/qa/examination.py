@@ -33,6 +33,7 @@ from runnel.lab.evaluation.qa import judging
 from runnel.lab.evaluation.qa.judging import AnswerKey, Outcome
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
 from runnel.lab.evaluation.retrieval import (
+    API,
     EMBEDDERS,
     How,
     Options,
@@ -193,7 +194,7 @@ def plan_reading(
         has_windows = kind == "sentences" and context is None and "window_tokens" in given.given
         read = _window(given) if has_windows else None
         system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
-        if kind != "bm25":
+        if kind != "bm25" and not model.startswith(API):
             given.take("dtype")
         settings |= {"context": context, "chunk_words": chunk_words, **limits}
         settings["window"] = read and list(read)
