@@ -119,7 +119,7 @@ def wording(text: str) -> str:
     """Return what a text shares with its copies, which may differ in whitespace, the form of
     quotation marks, the signs before quoted lines, and Markdown's emphasis.
     """
-    return normalize(_MARKUP.sub("", text.translate(_STRAIGHT)))
+    return " ".join(_MARKUP.sub("", text.translate(_STRAIGHT)).split())
 
 
 @dataclass(frozen=True)
