@@ -1,6 +1,6 @@
 """Retrieval tasks: search or rerank, write the run query by query, and measure the run as written.
 
-In the order of this file:
+The parts of this file:
 
     Reading, expect_stride, windows  how much of queries and documents is read; long documents in
                                      segments (FirstP, LongP, MaxP and SumP, docs/evaluation.md)

@@ -1,13 +1,15 @@
 """Parts of a plain text that are shown but not read, and sentences that go on over them.
 
     not read                                                  found by
-    encoded data (base64)                                     data_in
+    encoded data (base64, uuencode)                           data_in, is_data
     colors of a terminal, control characters                  unread_in, _CONTROL
     line numbers of a transcript, heads of its pages          _number_lines
     page marks, and page numbers and heads in a sentence      _join_pages
     the line break below the number of a clause               _join_clauses
     marks of quoted lines, "> "                               unread_in, _QUOTE_MARKS
     hyphens at line ends                                      _add_hyphens
+
+Entities of HTML ("&amp;") are read as their sign, in HTML and in Markdown: `characters_in`.
 
 The canonical text of a plain text is the file's own, so nothing is removed. `unread_in` returns
 spans; the text without them is what a person would read aloud. All places are characters of the
