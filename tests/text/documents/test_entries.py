@@ -262,6 +262,14 @@ def test_a_row_in_columns_has_the_indented_lines_below_it():
         "        Total                   900.00       2,400.00",
     ]
     assert lines("\n".join(rows)) == [row.strip() for row in rows]
+    listing = [  # all lines are indented; the first loses it as the beginning of its block
+        "import foo                 # foo imported and bound locally",
+        "import foo.bar.baz         # foo and foo.bar imported, foo bound locally",
+        "import foo.bar.baz as fbb  # foo and foo.bar.baz imported, bound as fbb",
+        "from foo.bar import baz    # foo and foo.bar.baz imported, bound as baz",
+        "from foo import attr       # foo imported and foo.attr bound as attr",
+    ]
+    assert lines("Examples:\n\n   " + "\n   ".join(listing)) == listing
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,11 @@ give, side by side in the order v, w, a, g; `mix_heads` multiplies by the up mat
 rounded up to whole *panels*: TILE_COLUMNS outputs of a matrix product, the width that the kernels
 compute at a time.
 
+The mixes x_w, x_a and x_g, and x_v for pair v, are made, multiplied by a down matrix and not kept.
+`kernels.R_K_V` and `FFN_K` number the mixes that a call of `add_norm_shift` keeps, `V_W_A_G` and
+`NO_PAIRS` the pairs that it computes; of the first layer's pair v the rank is 0. The kernels of
+whole blocks and heads take their work from the counter `buffers.tasks`; the others need none.
+
 The *shift weights* of a layer are its norm and the learned weights of the token before, one for
 each mix; x_r and the others are the *mixed inputs*, which they make.
 

@@ -303,7 +303,8 @@ def _are_rows(lines: Sequence[str]) -> bool:
     count = len(lines)
     if any(map(_ITEM.match, lines)):
         return False
-    if all(map(_TERM.match, lines)):
+    columns = sum(_COLUMNS.search(line) is not None for line in lines)
+    if columns >= _CODES * count or all(map(_TERM.match, lines)):
         return True
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)
