@@ -59,7 +59,7 @@ async def structure(client, tool, arguments):
     return answer.structured_content
 
 
-async def check_client(client):
+async def check_client(client, most=LIMIT):
     listed = await client.list_tools()
     tools = {tool.name: tool for tool in listed.tools}
     assert list(tools) == ["search", "find", "read", "read_places", "verify", "files", "status"]
@@ -153,7 +153,7 @@ async def check_client(client):
     ):
         refused = await client.call_tool(tool, arguments)
         (content,) = refused.content
-        assert refused.is_error and message_size(refused) <= LIMIT
+        assert refused.is_error and message_size(refused) <= most
         if message is None:
             continue
         assert message in content.text, content.text
@@ -307,7 +307,7 @@ async def test_stdio(root):
     )
     with anyio.fail_after(GIVE_UP_S):
         async with Client(command) as client:
-            await check_client(client)
+            await check_client(client, AgentSettings.max_characters)
 
 
 @pytest.mark.slow
@@ -392,7 +392,7 @@ def http(root):
 async def test_streamable_http(http):
     with anyio.fail_after(GIVE_UP_S):
         async with Client(http) as client:
-            await check_client(client)
+            await check_client(client, AgentSettings.max_characters)
     message = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}'
     accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     for content, headers, status in (
