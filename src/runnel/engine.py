@@ -428,10 +428,10 @@ class Engine:
         if self._read_blocks is not None:
             hidden = self._read_blocks(ids, cu_seqlens, added)
         else:
-            no_rows = [-1] * (len(cu_seqlens) - 1)  # of a backbone without a state
-            read_rows, write_rows = (
-                self._state_rows(packed.shares) if self.backbone.recurrent else (no_rows, no_rows)
-            )
+            if self.backbone.recurrent:
+                read_rows, write_rows = self._state_rows(packed.shares)
+            else:
+                read_rows = write_rows = [-1] * (len(cu_seqlens) - 1)
             rows = torch.tensor(read_rows), torch.tensor(write_rows)
             hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
         return as_tensor(hidden).float()  # fp64 of a backbone in fp64
@@ -472,9 +472,9 @@ class Engine:
                 reading.request.take(reading.done - len(hidden), on_cpu(hidden))
             if reading.left:
                 return None
-            state = (
-                self._pool.select([reading.row]).to("cpu") if reading.request.keep_state else None
-            )
+            state = None
+            if reading.request.keep_state:
+                state = self._pool.select([reading.row]).to("cpu")
             return reading.result(state)
         except Exception as error:  # one request's failure is its own result; the others continue
             return Result(reading.index, reading.request.tag, error=error)

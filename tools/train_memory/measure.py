@@ -65,7 +65,7 @@ def scored_ranks(
     model: Continued, documents: Sequence[Document], *, whole: bool
 ) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield of each question its name and the rank of the best sentence that answers (0: none can),
-    by BM25 and by the model's scores, for which it reads the document with each question anew.
+    by BM25 and by the model's scores, for which it reads the document once for each question.
     """
     with torch.inference_mode():
         for document in documents:

@@ -105,7 +105,7 @@ def read_pdf(
                 " hostile"
             )
         if document.get_formtype():
-            logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # XFA is told below
+            logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # a warning below says so of XFA
             document.init_forms()
         problems = _Problems()
         if document.get_formtype() == FORMTYPE_XFA_FULL:

@@ -367,7 +367,7 @@ def _join_pages(lines: list[_Line], unread: Unread) -> None:
             unended = not _ENDED.search(above[-9:]) and above.count(" ") >= _LEAST_SPACES
             # "he saw the red" / "house": a small letter. "the Ministry of" / "Finance": only over
             # a form feed, because a number alone may be a list's.
-            at_feed = line.new_page or not skipped or last + 1 in near_feeds
+            at_feed = line.new_page or last + 1 in near_feeds
             if unended and (begins.islower() or (at_feed and _OPEN_END.search(above[-9:]))):
                 unread.join(lines[last].end, line.first)
         last = at
