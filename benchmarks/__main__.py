@@ -12,6 +12,8 @@ python -m benchmarks lengths MODEL CORPUS  write the lengths in tokens of docume
                                            pieces
 python -m benchmarks results DATA WORK docs   measure quality and write docs/results.md, its json
                                               and its plot
+python -m benchmarks asked QUESTIONS FOLDER MODEL WORK   ask a recurrent model about documents, for
+                                                         the results' first table
 python -m benchmarks serve                 load the server with short and long texts; compare every
                                            answer with the offline one
 python -m benchmarks control FILE          train families of equal size from scratch on the same
@@ -126,6 +128,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SET",
         help="measure these sets; the page has all finished ones",
     )
+    results.add_argument(
+        "--part",
+        nargs="+",
+        default=[],
+        help="measure these parts of the page; what the page has of the others stays",
+    )
+    asked = commands.add_parser(
+        "asked", help="ask a recurrent model questions about documents, for the results; resumes"
+    )
+    asked.add_argument("questions", type=Path, metavar="QUESTIONS", help="with patterns")
+    asked.add_argument("documents", type=Path, metavar="FOLDER", help="of the documents")
+    asked.add_argument("model", metavar="MODEL", help="a sentence retriever")
+    asked.add_argument("work", type=Path, metavar="WORK", help="folder of the results' runs")
     control = commands.add_parser(
         "control",
         help="train families of equal size from scratch on the same data, and compare them",
@@ -320,12 +335,21 @@ def _results(given: argparse.Namespace) -> int:
     from benchmarks.results_page import page_text, plot
 
     work = Work(given.work)
-    failed = measure(given.data, work, given.only, say)
-    result = collect(given.data, work)
+    failed = measure(given.data, work, given.only, say, given.part)
+    page = given.folder / "results.json"
+    known = json.loads(page.read_text(encoding="utf-8")) if page.exists() else {}
+    result = collect(given.data, work, known)
     write(given.folder / "results.json", json.dumps(result, indent=1) + "\n")
     write(given.folder / "results.md", page_text(result))
     plot(result, given.folder / "results.png")
     return int(bool(failed))
+
+
+def _asked(given: argparse.Namespace) -> int:
+    from benchmarks.asked import ask
+
+    ask(given.questions, given.documents, given.model, given.work, say)
+    return 0
 
 
 def _control(given: argparse.Namespace) -> int:

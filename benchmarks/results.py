@@ -25,7 +25,7 @@ from runnel.commands.doctor import machine
 from runnel.errors import InputError, RunnelError
 from runnel.files import write
 from runnel.jobs.runs import lines_of
-from runnel.lab.evaluation.evidence import Scorer, Units, scorer_of
+from runnel.lab.evaluation.evidence import Scorer, Units, by_parts, scorer_of
 from runnel.lab.evaluation.evidence import measure as measure_evidence
 from runnel.lab.evaluation.metrics import ranked, save
 from runnel.lab.evaluation.retrieval import Reading
@@ -34,6 +34,7 @@ from runnel.lab.evaluation.run import evaluate
 from runnel.lab.evaluation.tasks import find_task, read_task
 from runnel.models.embedder import Embedder
 from runnel.models.folder import BUILT_IN
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.pipeline import fuse
 from runnel.text.documents.document import DocumentText
 from runnel.text.trec import read_qrels, read_scores
@@ -57,6 +58,8 @@ class System:
         part: of the page.
         index: whether it searches the index that the system "index" has made.
         of: systems that this one merges or reorders; `make` writes its run.
+        alone: whether each sentence is a document of its own, so that what the model makes of the
+            text around it is seen by comparison.
     """
 
     part: str
@@ -66,6 +69,7 @@ class System:
     options: Mapping[str, Any] = field(default_factory=dict)
     index: bool = False
     of: tuple[str, ...] = ()
+    alone: bool = False
 
 
 _MINILM = {"max_tokens": _TOKENS, "max_query_tokens": _TOKENS}
@@ -93,8 +97,17 @@ SYSTEMS = (
     System("sentences", "minilm", "MiniLM", "minilm", _MINILM | {"how": "embed"}),
     System("sentences", "bm25+minilm-sentences", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("sentences", "sentences", "`pocket`", options={"how": "sentences"}),
+    System("recurrent", "bm25", "BM25", "bm25"),
+    System("recurrent", "whole", "whole documents", "pocket-mamba2", {"how": "sentences"}),
+    System("recurrent", "alone", "each sentence alone", "pocket-mamba2", alone=True),
 )
-METRICS = {"retrieval": "nDCG@10", "rerank": "nDCG@10", "sentences": "Recall@10"}
+METRICS = {
+    "retrieval": "nDCG@10",
+    "rerank": "nDCG@10",
+    "sentences": "Recall@10",
+    "recurrent": "Recall@10",
+}
+OF_SENTENCES = ("sentences", "recurrent")  # parts that rank the sentences of a document
 
 
 @dataclass(frozen=True)
@@ -131,12 +144,18 @@ class Work:
 
     folder: Path
     most: int = MOST
-    pocket: str = field(default_factory=lambda: digest(BUILT_IN["pocket"]))
+    digests: Mapping[str, str] = field(
+        default_factory=lambda: {name: digest(folder) for name, folder in BUILT_IN.items()}
+    )
 
     def of(self, system: System) -> Path:
         """Return the folder of a system's results."""
-        own = "embed" in system.of if system.of else system.model == "pocket"
-        return self.folder / (f"pocket-{self.pocket}/{system.name}" if own else system.name)
+        model = system.model
+        if system.of:
+            model = "pocket" if "embed" in system.of else ""
+        if model not in self.digests:
+            return self.folder / system.name
+        return self.folder / f"{model}-{self.digests[model]}" / system.name
 
     def made(self, system: System, name: str) -> dict[str, Any] | None:
         """Return how a result was made; None: it is missing."""
@@ -174,24 +193,33 @@ def sets_of(data: Path) -> list[Set]:
     return sorted(found, key=lambda one: one.size)
 
 
-def measure(data: Path, work: Work, only: Sequence[str], say: Say) -> list[str]:
-    """Measure every system on every set, or on those in `only`; return what failed.
+def measure(
+    data: Path, work: Work, only: Sequence[str], say: Say, parts: Sequence[str] = ()
+) -> list[str]:
+    """Measure every system on every set, or those of `parts` on those in `only`; return what
+    failed.
 
     Raises:
-        InputError: an unknown set.
+        InputError: an unknown set or part.
     """
     sets = sets_of(data)
-    if unknown := [name for name in only if name not in {one.name for one in sets}]:
-        raise InputError(
-            f"there is no set {unknown[0]!r}; expected some of"
-            f" {', '.join(one.name for one in sets)}"
-        )
+    names = {"set": [one.name for one in sets], "part": list(METRICS)}
+    for what, given in (("set", only), ("part", parts)):
+        if unknown := [name for name in given if name not in names[what]]:
+            raise InputError(
+                f"there is no {what} {unknown[0]!r}; expected some of {', '.join(names[what])}"
+            )
     failed = []
     for one in sets:
         if only and one.name not in only:
             continue
         for system in SYSTEMS:
-            if one.evidence == (system.part == "sentences") and work.made(system, one.name) is None:
+            if parts and system.part not in parts:
+                continue
+            if (
+                one.evidence == (system.part in OF_SENTENCES)
+                and work.made(system, one.name) is None
+            ):
                 say(f"{one.name}: {system.part}, {system.name}")
                 try:
                     _measure(one, system, work)
@@ -251,16 +279,32 @@ def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
 
 
 def _rank_sentences(system: System, task: Path, folder: Path) -> None:
-    if not system.of:
+    if system.alone:
+        scored = Scored(system.model, "sentences")
+        save(*measure_evidence(task, scored, None, folder, _alone), folder)
+    elif system.of:
+        reading = Reading(max_tokens=_TOKENS, max_query_tokens=_TOKENS)
+        scored = Scored(str(minilm()), "embed", reading=reading)
+        save(*measure_evidence(task, scored, None, folder, _both), folder)
+    else:
         evaluate(_model(system), [str(task)], out=folder, **system.options)
-        return
-    reading = Reading(max_tokens=_TOKENS, max_query_tokens=_TOKENS)
-    save(
-        *measure_evidence(
-            task, Scored(str(minilm()), "embed", reading=reading), None, folder, _both
-        ),
-        folder,
-    )
+
+
+def _alone(system: Scored) -> tuple[Scorer, str | None]:
+    retriever = SentenceRetriever.load(system.model)
+    return sentences_alone(retriever), retriever.model.fingerprint()
+
+
+def sentences_alone(retriever: SentenceRetriever) -> Scorer:
+    """Return what scores each sentence as if it were a document."""
+
+    def scorer(texts: list[str]) -> Callable[[str], np.ndarray]:
+        return lambda query: np.array(
+            [max(scan.scores, default=-math.inf) for scan in retriever.scan(query, texts)],
+            np.float32,
+        )
+
+    return by_parts(scorer)
 
 
 def _both(system: Scored) -> tuple[Scorer, str | None]:
@@ -373,37 +417,51 @@ def _order(name: str) -> str:
 # ---- what was found ------------------------------------------------------------------------------
 
 
-def collect(data: Path, work: Work) -> dict[str, Any]:
+def collect(data: Path, work: Work, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of all finished sets: means, and paired differences from BM25 with 90 %
     intervals.
 
-    A set counts in a part of the page once all systems of the part are measured on it.
+    A set counts in a part of the page once all systems of the part are measured on it. `known` is
+    the result of the page that stands, or empty: its parts and questions stay as they are where
+    nothing is finished in the folder of work.
     """
-    parts = []
+    parts = {part["part"]: part for part in known.get("parts", [])}
     sets = sets_of(data)
     for part, metric in METRICS.items():
         systems = [system for system in SYSTEMS if system.part == part]
-        mine = [one for one in sets if one.evidence == (part == "sentences")]
+        mine = [one for one in sets if one.evidence == (part in OF_SENTENCES)]
         whole = [one for one in mine if all(work.made(system, one.name) for system in systems)]
+        if part in parts and not whole:
+            continue
         values = {
             system.title: {one.name: _values(work, system, one, metric) for one in whole}
             for system in systems
         }
-        missing = [one.name for one in mine if one not in whole]
-        parts.append(
-            {"part": part, "metric": metric, "missing": missing, **_compared(values, whole)}
-        )
-    made = [found for one in sets for system in SYSTEMS if (found := work.made(system, one.name))]
+        parts[part] = {
+            "part": part,
+            "metric": metric,
+            "missing": [one.name for one in mine if one not in whole],
+            "measured": _measured(work, systems, whole),
+            **_compared(values, whole),
+        }
+    asked = {one["title"]: one for one in known.get("questions", [])}
     return {
-        "version": 1,
-        "commits": sorted({one["commit"] for one in made}),
-        "pocket": work.pocket,
+        "version": 2,
         "most": work.most,
+        "questions": list({**{one["title"]: one for one in _asked(work.folder)}, **asked}.values()),
+        "parts": [parts[part] for part in METRICS],
+    }
+
+
+def _measured(work: Work, systems: Sequence[System], sets: Sequence[Set]) -> dict[str, Any]:
+    """Return how a part was measured: commits, digests of the built-in models, machine and cost."""
+    made = [found for one in sets for system in systems if (found := work.made(system, one.name))]
+    return {
+        "commits": sorted({one["commit"] for one in made}),
+        "models": dict(work.digests),
         "machine": in_words(machine()),
-        "seconds": sum(one["seconds"] for one in made),
-        "cpu_seconds": sum(one["cpu_seconds"] for one in made),
-        "questions": _asked(work.folder),
-        "parts": parts,
+        "seconds": round(sum(one["seconds"] for one in made)),
+        "cpu_seconds": round(sum(one["cpu_seconds"] for one in made)),
     }
 
 

@@ -79,12 +79,13 @@ def test_results(data, tmp_path, monkeypatch):
         main(command)
     stop = None
     assert main(command) == 0
-    # BM25's run serves two parts; the sum of two scores is none of `runnel lab evaluate`'s
+    # BM25's runs serve two parts each; the sum of two scores and each sentence alone are none of
+    # `runnel lab evaluate`'s
     retrieval = 11 - 1
-    sentences = 2 * 3
+    sentences = 2 * 4
     assert len(done) == retrieval + sentences and not list(work.rglob("*.part"))
     found = json.loads((page / "results.json").read_text())
-    assert [part["missing"] for part in found["parts"]] == [[], [], []]
+    assert [part["missing"] for part in found["parts"]] == [[]] * 4
     assert (page / "results.md").read_text() == page_text(found) and (
         page / "results.png"
     ).stat().st_size > 1000
@@ -101,7 +102,7 @@ def test_results(data, tmp_path, monkeypatch):
     again = json.loads((page / "results.json").read_text())
     assert again.pop("questions") and found.pop("questions") == [] and again == found
 
-    first, _, reranked = found["parts"]
+    first, _, sentences_part, recurrent = found["parts"]
     assert first["systems"][0]["sets"]["tiny"]["mean"] == 1.0  # each number is in one document
     values = {
         json.loads(line)["query"]
@@ -109,10 +110,17 @@ def test_results(data, tmp_path, monkeypatch):
     }
     documents = {name.split("-")[0] for name in values}
     assert documents == {str(n) for n in range(20) if held_back(str(n))}
-    assert len(values) == 4 * len(documents) and reranked["sets"][0]["trained"] in (
-        "no",
-        "held back",
-    )
+    assert len(values) == 4 * len(documents)
+    assert sentences_part["sets"][0]["trained"] in ("no", "held back")
+    assert [system["title"] for system in recurrent["systems"]] == [
+        "BM25",
+        "whole documents",
+        "each sentence alone",
+    ]
+
+    # a part that an empty folder of work has not measured stays as the page has it
+    kept = results.collect(data, results.Work(tmp_path / "empty"), again)
+    assert kept["parts"] == again["parts"]
 
 
 def test_what_depends_on_a_failed_system_is_not_measured(data, tmp_path, monkeypatch):
