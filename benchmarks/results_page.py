@@ -29,7 +29,7 @@ The sentences of the document that a question is about: the share of the evidenc
 MiniLM reads each sentence by itself, `pocket` whole passages. "+" is the sum of the z-scores of both, within the document."""
     ),
     "recurrent": (
-        """The same questions, ranked by `pocket-mamba2` ([its card](../src/runnel/models/built_in/pocket-mamba2/README.md)). Whole: it reads the question and then the document, and
+        """The same questions, ranked by `pocket-mamba2` ([its card](../src/runnel/models/built_in/pocket_mamba2/README.md)). Whole: it reads the question and then the document, and
 scores a sentence with all that stands before it in its state; alone: it reads the question and one sentence."""
     ),
 }
@@ -98,8 +98,8 @@ At most {result["most"]} queries of a set count, chosen by a hash of their ids, 
 In brackets: the 90 % bootstrap interval of the paired difference to BM25. Means count each set alike, and queries are
 resampled within their set. A difference whose interval contains 0 may be chance.
 
-`pocket` was trained on the questions of fifteen evidence sets ([pocket.md](pocket.md)), `pocket-mamba2` on those of some ([its card](../src/runnel/models/built_in/pocket-mamba2/README.md)).
-Of these sets only questions about held-back documents count here, one document in ten. The column "trained on" says what `pocket`'s training saw of a set. What MiniLM's
+`pocket` ([pocket.md](pocket.md)) and `pocket-mamba2` ([its card](../src/runnel/models/built_in/pocket_mamba2/README.md)) were trained on the questions of fifteen evidence sets.
+Of these sets only questions about held-back documents count here, one document in ten. The column "trained on" says what training saw of a set. What MiniLM's
 authors trained on is in its card; it includes MS MARCO, Natural Questions and SQuAD, on which some of the sets are based.
 
 ![Differences to BM25 by set](results.png)"""
