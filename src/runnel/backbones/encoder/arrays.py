@@ -3,7 +3,7 @@
 `EncoderStep` runs matrix products, and between them the kernels of `kernels.py`, which add biases
 in fp32 and in 8 bits write the inputs of products as bytes:
 
-    step_forms -> _begin, the embeddings -> _read, the layers of a form -> _add_norm
+    step_forms -> _work, the memory of the step -> _read, the layers of a form -> _add_norm
 
 Its weights come from torch's `Encoder` (`cpu.py`), or from `ArrayEncoder`, below, which reads a
 model folder that runnel wrote. bf16 is held as bits (uint16).
