@@ -272,10 +272,12 @@ def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
         raise typer.Exit(code)
 
     wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        inspect.Parameter(
-            option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-        for option, default, annotation in named
+        [
+            inspect.Parameter(
+                option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+            for option, default, annotation in named
+        ]
     )
     wrapped.__annotations__ = {option: annotation for option, _, annotation in named}
     return wrapped

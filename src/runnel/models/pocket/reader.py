@@ -153,11 +153,9 @@ class PassageReader(Reader):
             spans = passage_spans(document.source, tokens.spans, row.passages)
             take = sums.take if options.remember else None
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
-        forms: tuple[Form, ...] = ("texts",)
-        if options.remember and model.backbone.own_sentences:
-            forms = ("texts", "sentences")
-        count = TokenCount(options.progress)
-        results = list(read_passages(model, requests, forms, count))
+        both = options.remember and model.backbone.own_sentences
+        forms: tuple[Form, ...] = ("texts", "sentences") if both else ("texts",)
+        results = list(read_passages(model, requests, forms, TokenCount(options.progress)))
         read = []
         is_mean = self.embedder.pooling == "mean"
         pooled = [result.means if is_mean else _with_whole(result) for result in results]
