@@ -20,7 +20,7 @@ ALLOWED = {
     "formats": set(),
     "batching": set(),
     "checks": {"errors"},
-    "records": {"checks", "formats"},
+    "records": {"errors", "checks", "formats"},
     "config": {"errors"},
     "hardware": {"errors"},
     "files": {"errors"},

@@ -17,16 +17,8 @@ _MANY = 8  # choices; of more, an error names the nearest ones
 
 def expect_text(value: object, what: str) -> None:
     """Raise InputError unless `value` is a string; `what` names it."""
-    expect_kind(value, str, what)
-
-
-def expect_kind(value: object, kind: type, what: str) -> None:
-    """Raise InputError unless `value` is of this type; `what` names it."""
-    if not isinstance(value, kind):
-        raise InputError(
-            f"{what} is {reprlib.repr(value)}; expected"
-            f" {'text (str)' if kind is str else kind.__name__}"
-        )
+    if not isinstance(value, str):
+        raise InputError(f"{what} is {reprlib.repr(value)}; expected text (str)")
 
 
 def expect_series(values: object, what: str, expected: str) -> None:

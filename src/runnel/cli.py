@@ -212,18 +212,29 @@ def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
     name = run.__name__
     failed = 2 if name in LIKE_GREP else 1
 
-    parameters = []
+    named: list[tuple[str, object, object]] = []  # name, default and annotation of each option
     groups = {}
     for item in inspect.signature(run, eval_str=True).parameters.values():
         if isinstance(item.annotation, type) and is_dataclass(item.annotation):
             groups[item.name] = item.annotation
             types = get_type_hints(item.annotation, include_extras=True)
-            parameters += [
-                _option(field.name, field.default, types[field.name])
-                for field in fields(item.annotation)
+            named += [
+                (field.name, field.default, types[field.name]) for field in fields(item.annotation)
             ]
         else:
-            parameters.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            named.append((item.name, item.default, item.annotation))
+    named += [
+        ("progress", None, ShowProgress),
+        ("quiet", False, Quiet),
+        ("verbose", False, Verbose),
+    ]
+    if name in READERS:  # --device comes after --model and --dtype, or first
+        places_after = [
+            number
+            for number, (option, _, _) in enumerate(named, start=1)
+            if option in ("model", "dtype")
+        ]
+        named.insert(max(places_after, default=0), ("device", "auto", Device))
 
     @functools.wraps(run)
     def wrapped(
@@ -260,27 +271,16 @@ def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
                 raise  # a bug: show its traceback
         raise typer.Exit(code)
 
-    parameters += [
-        _option("progress", None, ShowProgress),
-        _option("quiet", False, Quiet),
-        _option("verbose", False, Verbose),
-    ]
-    if name in READERS:  # --device comes after --model and --dtype, or first
-        places_after = [
-            number
-            for number, item in enumerate(parameters, start=1)
-            if item.name in ("model", "dtype")
+    wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+            for option, default, annotation in named
         ]
-        parameters.insert(max(places_after, default=0), _option("device", "auto", Device))
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {item.name: item.annotation for item in parameters}
-    return wrapped
-
-
-def _option(name: str, default: object, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
+    wrapped.__annotations__ = {option: annotation for option, _, annotation in named}
+    return wrapped
 
 
 def _models_on(device: str) -> AbstractContextManager[None]:

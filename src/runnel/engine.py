@@ -102,10 +102,6 @@ class Engine:
         weight: (V,) fp32 weight of each token id in the sums over `Request.ranges` (default: 1).
         whole: read each text in a single step, all its tokens through the first layer, then through
             the second ("horizontal" inference), so that memory grows with the longest text.
-        read_blocks: what runs the steps of a backbone without a state, instead of `backbone.step`.
-            It gets token ids (T,) and cu_seqlens, the bounds of the blocks in them, as arrays if
-            the backbone is without torch; otherwise as tensors, and as a third argument what the
-            marks add to the embeddings, (T, D) or None. It returns hidden vectors (T, any width).
 
     Attributes:
         text_tokens, step_tokens: the most tokens of a step that reads a single text, and of one
@@ -129,7 +125,6 @@ class Engine:
         *,
         weight: Array | None = None,
         whole: bool = False,
-        read_blocks: Callable[..., Array] | None = None,
     ) -> None:
         # A backbone without a state reads each block in a single step with any budget, so `whole`
         # takes nothing from it.
@@ -141,7 +136,6 @@ class Engine:
             )
         self.backbone: Any = backbone
         self.whole = whole
-        self._read_blocks = read_blocks
         self.text_tokens, self.step_tokens = _step_limits(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
         # `_changed` is a lock: who holds it may use `_active`, `_turns`, and the readings and news
@@ -416,7 +410,7 @@ class Engine:
         if self.backbone.without_torch:
             # An encoder's upper layers have several variants, its forms; `step_forms` by default
             # runs the one for whole texts.
-            return (self._read_blocks or self.backbone.step_forms)(packed.ids, packed.cu_seqlens)
+            return self.backbone.step_forms(packed.ids, packed.cu_seqlens)
         import torch
 
         device = self.backbone.device
@@ -425,15 +419,12 @@ class Engine:
             added = (torch.from_numpy(packed.marks) @ self.mark_vectors).to(device)
         ids = torch.from_numpy(packed.ids).to(device)
         cu_seqlens = torch.from_numpy(packed.cu_seqlens)
-        if self._read_blocks is not None:
-            hidden = self._read_blocks(ids, cu_seqlens, added)
+        if self.backbone.recurrent:
+            read_rows, write_rows = self._state_rows(packed.shares)
         else:
-            if self.backbone.recurrent:
-                read_rows, write_rows = self._state_rows(packed.shares)
-            else:
-                read_rows = write_rows = [-1] * (len(cu_seqlens) - 1)
-            rows = torch.tensor(read_rows), torch.tensor(write_rows)
-            hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
+            read_rows = write_rows = [-1] * (len(cu_seqlens) - 1)
+        rows = torch.tensor(read_rows), torch.tensor(write_rows)
+        hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
         return as_tensor(hidden).float()  # fp64 of a backbone in fp64
 
     def _state_rows(self, shares: Sequence[tuple[OpenRequest, int]]) -> tuple[list[int], list[int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from runnel.checks import expect_kind, expect_text
+from runnel.checks import expect_text
+from runnel.errors import InputError
 from runnel.formats import LINES
 
 # emphasis and code of Markdown at the edges of words, and the signs of quoted lines
@@ -40,7 +42,10 @@ class Document:
         expect_text(self.id, "the id of a document")
         expect_text(self.text, f"the text of document {self.id!r}")
         expect_text(self.title, f"the title of document {self.id!r}")
-        expect_kind(self.metadata, dict, f"the metadata of document {self.id!r}")
+        given: object = self.metadata
+        if not isinstance(given, dict):
+            what = f"the metadata of document {self.id!r}"
+            raise InputError(f"{what} is {reprlib.repr(given)}; expected dict")
 
 
 def titled(title: object, text: str) -> str:

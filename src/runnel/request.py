@@ -151,25 +151,26 @@ class Result:
 Progress = Callable[[int, int | None], None]
 
 
+@dataclass
 class TokenCount:
     """The tokens that a call has read so far, in one call of the engine or several, reported to its
     `progress`.
     """
 
-    def __init__(self, progress: Progress | None, total: int | None = None) -> None:
-        self._progress, self._total = progress, total
-        self._done = 0
+    progress: Progress | None
+    total: int | None = None
+    done: int = 0
 
     def add(self, tokens: int) -> None:
         """Count tokens just read; the engine's `on_tokens`."""
-        self._done += tokens
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        self.done += tokens
+        if self.progress is not None:
+            self.progress(self.done, self.total)
 
     def totaled(self, texts: Iterable[Text], tokens: Callable[[Text], int]) -> Iterator[Text]:
         """Yield the texts, each of which adds its `tokens` to the total when it is taken."""
         for text in texts:
-            self._total = (self._total or 0) + tokens(text)
+            self.total = (self.total or 0) + tokens(text)
             yield text
 
     def part(self) -> Progress:

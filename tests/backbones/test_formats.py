@@ -20,7 +20,6 @@ from torch import Tensor, zeros
 from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.formats import read_rwkv7
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
@@ -51,7 +50,6 @@ def mamba2(config: Mamba2Config, prefix: str = "backbone.") -> Tensors:
 
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 MAMBA2 = mamba2(SMALL)
-MAMBA3 = tensors_of("mamba3-mimo-tiny-original")
 BERT = tensors_of("transformers/bert-mean")
 OFFICIAL, FLA, XLSTM = (
     tensors_of(f"{name}") for name in ("rwkv7-tiny-official", "rwkv7-tiny-fla", "xlstm-tiny-hf")
@@ -84,7 +82,6 @@ SOURCES: dict[str, tuple[Tensors, dict[str, Any]]] = {  # tensors and a config t
     "mamba2": (MAMBA2, TRANSFORMERS),
     "mamba2 original": (MAMBA2, ORIGINAL),
     "mamba2 bare": (MAMBA2, {}),
-    "mamba3": (MAMBA3, config_of("mamba3-mimo-tiny-original")),
     "rwkv7 official": (OFFICIAL, {}),
     "rwkv7 fla": (FLA, OF_FLA),
     "xlstm": (XLSTM, OF_XLSTM),
@@ -96,7 +93,6 @@ SOURCES: dict[str, tuple[Tensors, dict[str, Any]]] = {  # tensors and a config t
 @pytest.mark.parametrize(
     ("folder", "small"),
     [
-        ("mamba3-mimo-tiny-original", r"norm|bias|mimo|\.D$"),
         ("rwkv7-tiny-official", r"norm|ln_x|\.(x_.|[wav]0|k_k|k_a|r_k)$"),
         ("xlstm-tiny-hf", r"norm|[if]gate_preact"),
     ],
@@ -109,7 +105,7 @@ def test_only_matrices_take_the_dtype(folder: str, small: str) -> None:
     } == {name for name in backbone.state_dict() if not re.search(small, name)}
 
 
-# ---- Mamba-2 and Mamba-3 -------------------------------------------------------------------------
+# ---- Mamba-2 -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -137,35 +133,6 @@ def test_only_matrices_take_the_dtype(folder: str, small: str) -> None:
 )
 def test_ignored_as_transformers_ignores_it(stray: dict[str, Any]) -> None:
     assert built(MAMBA2, TRANSFORMERS | stray).backbone.config == SMALL
-
-
-@pytest.mark.parametrize(
-    ("folder", "own"),
-    [
-        ("mamba3-tiny-original", {"ffn_size": 128}),
-        ("mamba3-mimo-tiny-original", {"ranks": 2, "out_norm": True}),
-    ],
-)
-def test_sizes_of_mamba3_are_those_of_the_tensors_also_without_config(
-    folder: str, own: dict[str, Any]
-) -> None:
-    found = built(tensors_of(folder), {"ssm_cfg": {"A_activation": "heavy-tailed"}})
-    whole = load_backbone(GOLDEN / folder, "float32", "cpu")
-    shape = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "num_layers": 2,
-        "state_size": 16,
-        "head_size": 16,
-    }
-    assert whole.config == found.backbone.config == Mamba3Config(**shape, **own)
-    assert whole.fingerprint() == found.backbone.fingerprint()
-    assert found.layout == "Mamba-3, state-spaces original layout"
-
-
-@pytest.mark.parametrize("config", [None, {"ssm_cfg": {}}, {"ssm_cfg": {"A_activation": "relu"}}])
-def test_mamba3_without_its_activation_is_refused_with_the_two_choices(config: Any) -> None:
-    refused((MAMBA3, config), "ssm_cfg.A_activation", '"softplus"', '"heavy-tailed"')
 
 
 # ---- RWKV-7 --------------------------------------------------------------------------------------
@@ -344,7 +311,7 @@ def ssm(source: str, **options: Any) -> dict[str, Any]:
         (
             "mamba2",
             {"model_type": "gpt_bigcode"},
-            "'gpt_bigcode' model, expected Encoder, RWKV-7, xLSTM, Mamba-3",
+            "'gpt_bigcode' model, expected Encoder, RWKV-7, xLSTM, Mamba-1",
         ),
         ("mamba2", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
         (
@@ -402,42 +369,6 @@ def ssm(source: str, **options: Any) -> dict[str, Any]:
             "headdim is 5 in its config, in the weights",
         ),
         ("mamba2 original", ssm("mamba2 original", dt_limit=[1]), "dt_limit is [1]"),
-        (
-            "mamba3",
-            ssm("mamba3", layer="Mamba2"),
-            "layer is 'Mamba2' in its config, in the weights it is 'Mamba3'",
-        ),
-        (
-            "mamba3",
-            ssm("mamba3", is_mimo=False),
-            "is_mimo is False in its config, in the weights it is True",
-        ),
-        (
-            "mamba3",
-            ssm("mamba3", mimo_rank=4),
-            "mimo_rank is 4 in its config, in the weights it is 2",
-        ),
-        ("mamba3", ssm("mamba3", is_outproj_norm=False), "is_outproj_norm is False"),
-        (
-            "mamba3",
-            ssm("mamba3", rope_fraction=1.0),
-            "rope_fraction is 1.0 in its config, in the weights it is 0.5",
-        ),
-        (
-            "mamba3",
-            ssm("mamba3", d_state=32),
-            "d_state is 32 in its config, in the weights it is 16",
-        ),
-        ("mamba3", ssm("mamba3", ngroups=2), "2 ranks of 16 states, 2 groups"),
-        ("mamba3", ssm("mamba3", speed=2), "options that runnel does not know: speed"),
-        ("mamba3", {"n_layer": 3}, "n_layer is 3 in its config, in the weights it is 2"),
-        (
-            "mamba3",
-            {"d_intermediate": 64},
-            "d_intermediate is True in its config, in the weights it is False",
-        ),
-        ("mamba3", {"vocab_size": 65}, "vocab_size is 80 in its config, in the weights it is 64"),
-        ("mamba3", {"rms_norm": False}, "rms_norm is False"),
         ("rwkv7 fla", {"attn": {"layers": [1], "num_heads": 2}}, "attn is"),
         ("rwkv7 fla", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ("rwkv7 fla", {"norm_first": False}, "norm_first is False"),
@@ -492,9 +423,7 @@ def test_configs_of_other_models_are_refused(
     refused((tensors, config | options), part)
 
 
-@pytest.mark.parametrize(
-    "source", ["mamba2", "mamba2 bare", "mamba3", "rwkv7 fla", "xlstm", "bert"]
-)
+@pytest.mark.parametrize("source", ["mamba2", "mamba2 bare", "rwkv7 fla", "xlstm", "bert"])
 @pytest.mark.parametrize(
     ("prefix", "named"),
     [("module.", "module."), ("_orig_mod.", "_orig_mod."), ("module._orig_mod.", "module.")],

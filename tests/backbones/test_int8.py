@@ -21,7 +21,7 @@ from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.errors import BackendUnavailable, NumericalError
-from runnel.ops import backend, numba_math
+from runnel.ops import backend
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = Mamba2Config(40, 32, 2, state_size=16, head_size=16)
@@ -244,8 +244,8 @@ def round_input(layer: nn.Module, given: tuple[Tensor]) -> Tensor:
     ("place", "value", "folder", "message"),
     [
         (
-            "numba.config.DISABLE_JIT",
-            1,
+            "runnel.ops.numba_math.PROBLEM",
+            "NUMBA_DISABLE_JIT is set",
             "mamba2-tiny-hf",
             r"NUMBA_DISABLE_JIT is set.*dtype=\"bfloat16\"",
         ),
@@ -267,7 +267,6 @@ def test_where_8_bits_cannot_run(
     monkeypatch: pytest.MonkeyPatch, place: str, value: object, folder: str, message: str
 ) -> None:
     monkeypatch.setattr(place, value)
-    monkeypatch.setattr(numba_math, "PROBLEM", numba_math._problem())
     with pytest.raises(BackendUnavailable, match=message):
         load_backbone(GOLDEN / folder, "int8", "cpu")
     assert int8_problem(torch.device("cuda:1")) == "they are for CPUs and the device is 'cuda:1'"

@@ -175,7 +175,7 @@ def test_compiling_is_told_once_per_command(capsys, monkeypatch):
     monkeypatch.setattr(logging.root, "handlers", [display.LogLines()])
     # as in a process in which no command has run yet
     monkeypatch.setitem(event._registered, "numba:compile", [])
-    loading._listen.cache_clear()
+    monkeypatch.setattr(loading, "_listener", None)
     for _ in range(2):  # two commands in one process
         loading.note_compiling()
         njit(lambda x: x + 1)(1)

@@ -76,13 +76,13 @@ def reading(monkeypatch):
 
         return of_engine(self, counted(), *more)
 
-    def read_rows(model, forms, rows, count):
+    def read_rows(model, forms, rows, *count):
         def counted():
             for row in rows:
                 read.append(len(row))
                 yield row
 
-        return read_blocks(model, forms, counted(), count)
+        return read_blocks(model, forms, counted(), *count)
 
     monkeypatch.setattr(DocumentReader, "read", read_file)
     monkeypatch.setattr(Engine, "map", read_tokens)

@@ -358,11 +358,6 @@ GATES = ("mlstm_layer.igate_preact.bias", "mlstm_layer.fgate_preact.bias")
 EXTREMES = [
     *(("mamba2", "one-group", {"mixer.dt_bias": bias}) for bias in (-60.0, 60.0)),
     *(
-        ("mamba3", config, {"mixer.dt_bias": bias})
-        for config in ("tiny", "mimo")
-        for bias in (-60.0, 60.0)
-    ),
-    *(
         ("xlstm", "tiny", dict(zip(GATES, biases, strict=True)))
         for biases in product((-60.0, 60.0), repeat=2)
     ),

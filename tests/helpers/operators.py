@@ -15,7 +15,6 @@ from runnel.ops.gated_rms_norm import gated_rms_norm
 from runnel.ops.mlstm import mlstm
 from runnel.ops.selective_scan import selective_scan
 from runnel.ops.ssd import ssd
-from runnel.ops.trapezoid import trapezoid
 from runnel.ops.wkv7 import wkv7
 
 # the GPU kernels run on the CPU; see tests/ops/test_gpu.py
@@ -162,26 +161,6 @@ def _mlstm(
     )
 
 
-def _trapezoid(heads: int, rank: int, width: int, size: int) -> Operator:
-    """The state is S, k and v."""
-
-    def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {name: normal(g, tokens, heads, rank, width) for name in "qk"} | {
-            "v": normal(g, tokens, heads, rank, size)
-        }
-        inputs |= {
-            "dt": F.softplus(normal(g, tokens, heads) - 2),
-            "A": -normal(g, tokens, heads).exp() * 4,
-        }
-        return inputs | {"trap": normal(g, tokens, heads).sigmoid()}
-
-    parts = ((size, width), (rank, width), (rank, size))
-    shape = (heads, size * width + rank * width + rank * size)
-    return Operator(
-        make, trapezoid, shape, ("v", "q", "k", "dt", "A", "trap"), ("dt", "A", "trap"), parts
-    )
-
-
 _MODERATE = ((-5.0, 8.0), (-3.0, 6.0))
 _STRONG = ((-15.0, 15.0), (-15.0, 15.0))
 
@@ -224,8 +203,6 @@ OPERATORS: dict[str, Operator] = {
     "mlstm-odd": _mlstm(3, 3, 5, gates=_MODERATE),
     "mlstm-wide": _mlstm(1, 34, 70, gates=_MODERATE),
     "mlstm-strong-gates": _mlstm(3, 5, 7, gates=_STRONG),
-    "trapezoid": _trapezoid(3, 1, 6, 5),
-    "trapezoid-ranks": _trapezoid(2, 3, 4, 7),
     "gated_rms_norm": _gated_norm(12, 1),
     "gated_rms_norm-groups": _gated_norm(36, 3),
 }

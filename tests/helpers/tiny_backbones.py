@@ -13,7 +13,6 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
-from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.state import State
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
@@ -47,23 +46,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "wide-heads": Mamba2Config(VOCABULARY, 60, 2, state_size=20, head_size=40, groups=3),
         "odd-heads": Mamba2Config(VOCABULARY, 15, 1, state_size=6, head_size=10),
         "published-heads": Mamba2Config(VOCABULARY, 64, 1, state_size=128),
-    },
-    "mamba3": {
-        "tiny": Mamba3Config(VOCABULARY, 24, 3, state_size=8, head_size=8, groups=3),
-        "mimo": Mamba3Config(
-            VOCABULARY,
-            32,
-            2,
-            state_size=12,
-            head_size=16,
-            ranks=3,
-            angles=6,
-            ffn_size=40,
-            out_norm=True,
-        ),
-        "smallest": Mamba3Config(
-            VOCABULARY, 16, 1, state_size=2, head_size=1, expand=1, angles=1, out_norm=True
-        ),
     },
     "rwkv7": {
         "tiny": Rwkv7Config(

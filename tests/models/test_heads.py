@@ -9,7 +9,14 @@ import torch.nn.functional as F
 
 from runnel.lab.training import vector_scores
 from runnel.lab.training.vector_scores import score
-from runnel.models.pocket.heads import PARTS, ArrayHead, Judge, PairJudge, VectorScore, known
+from runnel.models.pocket.heads import (
+    PARTS,
+    ArrayHead,
+    Judge,
+    PairJudge,
+    VectorScore,
+    known_columns,
+)
 from runnel.models.pocket.lexical import FEATURES
 from runnel.models.recurrent.heads import HeldHead
 from tools.train_pocket import late_interaction
@@ -72,7 +79,7 @@ def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: in
     query = F.normalize(torch.randn(384), dim=0)
     drawn = query, vectors, torch.zeros(sentences, FEATURES)
     arrays = [tensor.numpy() for tensor in drawn]
-    for columns in (vector_scores.known(*drawn), known(*arrays)):
+    for columns in (vector_scores.known_columns(*drawn), known_columns(*arrays)):
         assert columns[:, 6].tolist() == [0] * sentences
 
 
@@ -83,7 +90,7 @@ def by_all_orders(
     another.
     """
     query, vectors, _ = inputs
-    columns = known(*inputs)
+    columns = known_columns(*inputs)
     asked = head.query(query)
     sums = dict.fromkeys(PARTS, 0.0)
     orders = list(itertools.permutations(PARTS))

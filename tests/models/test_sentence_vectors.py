@@ -64,16 +64,18 @@ def sums_of(model: Model, ids: np.ndarray, bounds: np.ndarray, *, sentences: boo
     """
     row = lay_out(ids, bounds, model.backbone, model.tokenizer.markers())
     blocks = [
-        torch.from_numpy(block).long()
+        block.astype(np.int64)
         for block in np.split(row.ids, model.backbone.block_ends(row.ids)[:-1])
     ]
     if sentences and model.backbone.own_sentences:
         read = [
-            model.backbone.step_forms(block, torch.tensor([0, len(block)]), forms=("sentences",))
+            torch.from_numpy(
+                model.backbone.step_forms(block, np.array([0, len(block)]), ("sentences",))
+            )
             for block in blocks
         ]
     else:
-        read = [model.backbone(block)[0] for block in blocks]
+        read = [model.backbone(torch.from_numpy(block))[0] for block in blocks]
     hidden = torch.cat(read)
     hidden[torch.from_numpy(np.isin(row.ids, (2, 3)))] = 0
     places = zip(row.starts, row.ends, strict=True) if sentences else pairwise(row.edges.tolist())

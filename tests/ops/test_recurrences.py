@@ -9,7 +9,6 @@ from helpers.operators import OPERATORS
 from torch import Tensor
 
 from runnel.ops.mlstm import mlstm
-from runnel.ops.trapezoid import trapezoid
 from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.torch import wkv7_torch
 
@@ -115,49 +114,6 @@ def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
         torch.set_num_threads(before)
     for ours, other in ((h, truth), (C, true_C), (n, true_n), (m, true_m)):
         torch.testing.assert_close(ours.double(), other, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("steps", "decay", "tolerance"),
-    [
-        (0.0, -1.0, 2e-5),
-        (1e-30, -1e-4, 2e-5),
-        (1e-3, -1e-4, 2e-5),
-        (50.0, -1e-4, 2e-5),
-        (80.0, -20.0, 1e-3),
-    ],
-)
-def test_extreme_steps(steps: float, decay: float, tolerance: float) -> None:
-    """Half of the tokens have such a step: none, hardly any, no decay, or a state that is forgotten
-    at once.
-
-    For the last one decays are differences of sums of -1600 a token, in ssd too.
-    """
-    i = _inputs("trapezoid", 70, torch.float32)
-    i["dt"][::2], i["A"][::2] = steps, decay
-    truth, end = trapezoid(
-        **{name: x.double() for name, x in i.items()}, cu_seqlens=CU, backend="reference"
-    )
-    y, state = trapezoid(**i, cu_seqlens=CU, backend="torch")
-    for actual, expected in ((y, truth), *zip(state, end, strict=True)):
-        assert _error(actual, expected) < tolerance
-
-
-def test_gradients_where_hardly_anything_decays() -> None:
-    """What the inputs and what the decay contribute to the gradient of a step is summed apart, or
-    its digits would cancel.
-    """
-    i = _inputs("trapezoid", 70, torch.float32)
-    i["A"] = torch.full_like(i["A"], -1e-4)
-
-    def gradients(values: dict[str, Tensor], backend: str) -> tuple[Tensor, ...]:
-        leaves = {name: x.clone().requires_grad_() for name, x in values.items()}
-        y, _ = trapezoid(**leaves, cu_seqlens=CU, backend=backend)
-        return torch.autograd.grad(y.square().sum(), list(leaves.values()))
-
-    truth = gradients({name: x.double() for name, x in i.items()}, "reference")
-    for actual, expected in zip(gradients(i, "torch"), truth, strict=True):
-        assert _error(actual, expected) < 2e-5
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])

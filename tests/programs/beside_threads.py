@@ -22,7 +22,6 @@ from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
-from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 
@@ -30,7 +29,6 @@ LENGTHS = [(1,), (3, 70), (33, 1, 5), (160,), (8,) * 9, (2, 129)]
 CONFIGS: dict[str, Any] = {
     "mamba1": Mamba1Config(50, 128, 2),
     "mamba2": Mamba2Config(50, 128, 2, head_size=32),
-    "mamba3": Mamba3Config(50, 64, 2, state_size=16, head_size=16),
     "rwkv7": Rwkv7Config(
         50, 128, 2, ffn_size=256, decay_rank=16, a_rank=16, v_rank=8, gate_rank=16
     ),

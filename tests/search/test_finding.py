@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from helpers.command_line import FakeRetriever
 from helpers.tiny import WORDS, judging_encoder
 
@@ -363,12 +362,12 @@ def test_the_best_are_read_together_with_the_query(
     )
     begin, end = model.tokenizer.markers()
     asked = both.first.query[:9]  # half of what this encoder reads at once
-    row, first, last = judging._row(both.first, int(better[0]), np.append(asked, end), PAIRED)
-    hidden = model.backbone.step_forms(
-        torch.from_numpy(row).long(), torch.tensor([0, len(row)]), forms=("pair",)
-    )
-    around = ~np.isin(row, [begin, end])
-    around[: 1 + len(asked)] = around[first:last] = False
+    row = judging._row(both.first, int(better[0]), np.append(asked, end), PAIRED)
+    bounds = np.array([0, len(row.ids)])
+    hidden = model.backbone.step_forms(row.ids.astype(np.int64), bounds, ("pair",))
+    around = ~np.isin(row.ids, [begin, end])
+    around[: 1 + len(asked)] = around[row.sentence] = False
+    assert row.around.tolist() == around.tolist()
     idf = model.words.idf[asked]
-    alone = model.head("pair").look(hidden.numpy(), idf, len(asked), slice(first, last), around)
+    alone = model.head("pair").look(hidden, idf, len(asked), row.sentence, around)
     assert together[better[0]] == pytest.approx(float(alone), abs=1e-4)

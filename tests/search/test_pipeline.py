@@ -13,7 +13,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
 from runnel.models.memory import Memory
-from runnel.models.pocket import looks, scorer
+from runnel.models.pocket import looks, scorer, steps
 from runnel.models.pocket.steps import read_blocks
 from runnel.models.recurrent.memory import DocumentState
 from runnel.request import TokenCount
@@ -62,17 +62,17 @@ def read_tokens(monkeypatch, model):
     def tokens_of(request):
         return len(request.ids)
 
-    for engine in {model.engine, model.document_engine}:
-        monkeypatch.setattr(
-            engine,
-            "map",
-            lambda requests, *more, run=engine.map: run(counted(requests, tokens_of), *more),
-        )
-    for module in (scorer, looks):
+    run = model.engine.map
+    monkeypatch.setattr(
+        model.engine, "map", lambda requests, *more: run(counted(requests, tokens_of), *more)
+    )
+    for module in (scorer, looks, steps):
         monkeypatch.setattr(
             module,
             "read_blocks",
-            lambda model, forms, rows, count: read_blocks(model, forms, counted(rows, len), count),
+            lambda model, forms, rows, *count: read_blocks(
+                model, forms, counted(rows, len), *count
+            ),
         )
     return read
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from runnel.lab.training.vector_scores import known
+from runnel.lab.training.vector_scores import known_columns
 from runnel.models.pocket.heads import VectorScore
 from runnel.models.pocket.lexical import FEATURES
 from runnel.models.pocket.sentence_vectors import SentenceVectors
@@ -104,7 +104,7 @@ def test_tuning_sees_what_answers_and_what_looks_most_like_it():
     places = [sentence for passage in passages for sentence, _, _ in passage.sentences]
     answer = one.evidence[0][0]
     assert places[0] == answer and len(passages) == 4 and len(bm25) == 20
-    plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
+    plain = known_columns(one.query, one.vectors, one.features)[:, 1:3].sum(1)
     assert set(places[1:]) <= set(plain.topk(9).indices.tolist()) - {answer}
     assert [(a, b) for p in passages for _, a, b in p.sentences] == [(1, 101)] * 4  # behind [CLS]
     loss, away = loss_of(one, one.query, one.vectors[places], places, bm25)
@@ -160,7 +160,7 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
         for three in zip(*(scores(one, held) for one in heads), strict=True)
     ]
     for one, mean, together in zip(held, means, scores(merged(heads), held), strict=True):
-        plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
+        plain = known_columns(one.query, one.vectors, one.features)[:, 1:3].sum(1)
         torch.testing.assert_close(together, mean + 0.15 * plain, atol=1e-5, rtol=1e-5)
 
 

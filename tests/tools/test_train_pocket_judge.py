@@ -107,9 +107,9 @@ def test_the_fit_finds_what_scores_mean():
         and summand == pytest.approx(-2, abs=0.2)
     )
     answers = [
-        head.answers(
+        head.document(
             np.append(one.facts, [np.sort(one.judged)[-1], np.sort(one.judged)[-3:].mean()])
-        )
+        )[0]
         for one in found
     ]
     assert (

@@ -220,16 +220,15 @@ class _Training:
             section = int(one.sections[sentence]) if titled else -1
             title = one.titles[section] if section >= 0 else one.query[:0]
             title = title[self.rng.random(len(title)) > 0.5]
-            rows.append(
-                lay_around(
-                    one.document,
-                    int(sentence),
-                    title,
-                    longest,
-                    PAIRED,  # also for the judge layers, which find more with less around
-                    (_CLS, _SEP),
-                )
+            row = lay_around(
+                one.document,
+                int(sentence),
+                title,
+                longest,
+                PAIRED,  # also for the judge layers, which find more with less around
+                (_CLS, _SEP),
             )
+            rows.append((row.ids, row.sentence.start, row.sentence.stop))
         return one, rows, len(answers)
 
     def loss(self) -> Tensor:

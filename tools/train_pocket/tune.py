@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from runnel.lab.training.document_trainer import span_loss
-from runnel.lab.training.vector_scores import known
+from runnel.lab.training.vector_scores import known_columns
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.text.sentences import passage_bounds
 from runnel.text.tokenizers import read_tokenizer
@@ -86,7 +86,7 @@ def chosen_passages(
     """Choose passages that answer and ones that look most like it; return them, and BM25's z-scores
     (S,) of all sentences.
     """
-    numbers = known(one.query, one.vectors, one.features)
+    numbers = known_columns(one.query, one.vectors, one.features)
     plain = (numbers[:, 1] + numbers[:, 2]).numpy()
     cuts = passage_bounds(document.bounds, PASSAGE_TOKENS)
     pairs = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))

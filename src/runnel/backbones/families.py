@@ -4,10 +4,9 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba1.model import Mamba1
 from runnel.backbones.mamba2.model import Mamba2
-from runnel.backbones.mamba3.model import Mamba3
 from runnel.backbones.rwkv7.model import Rwkv7
 from runnel.backbones.xlstm.model import Xlstm
 
 # In this order published checkpoints are recognized.
-FAMILIES: tuple[type[Backbone], ...] = (Encoder, Rwkv7, Xlstm, Mamba3, Mamba1, Mamba2)
+FAMILIES: tuple[type[Backbone], ...] = (Encoder, Rwkv7, Xlstm, Mamba1, Mamba2)
 BACKBONES = {family.architecture: family for family in FAMILIES}

@@ -1,6 +1,6 @@
 """Parts that several backbones share: norms and linear layers in the right dtype; recomputed
-layers; padded batches; initialization; and `BlockBackbone`, the base of Mamba-1, Mamba-2, Mamba-3
-and xLSTM.
+layers; padded batches; initialization; and `BlockBackbone`, the base of Mamba-1, Mamba-2 and
+xLSTM.
 
 T  tokens      D  width of the hidden vectors
 K  inputs of a linear layer      N  outputs of a linear layer
@@ -8,7 +8,6 @@ K  inputs of a linear layer      N  outputs of a linear layer
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone, stream_dtype
-from runnel.backbones.config import BackboneConfig
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 
@@ -153,32 +151,6 @@ def init_out_proj(layer: nn.Linear, num_layers: int) -> None:
 
 Block = TypeVar("Block", bound=nn.Module)
 Mixer = TypeVar("Mixer", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class HeadsConfig(BackboneConfig):
-    """Sizes of blocks whose inner channels are divided into heads, and whose heads share groups of
-    B and C.
-    """
-
-    state_size: int = 128
-    head_size: int = 64
-    groups: int = 1
-    expand: int = 2
-    norm_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.expect_multiple("inner_size", "head_size")
-        self.expect_multiple("num_heads", "groups")
-
-    @property
-    def inner_size(self) -> int:
-        return self.expand * self.hidden_size
-
-    @property
-    def num_heads(self) -> int:
-        return self.inner_size // self.head_size
 
 
 class MixerLayer(nn.Module, Generic[Mixer]):

@@ -108,7 +108,7 @@ def ask(
     sentence that cites nothing: "(no source)" follows it.
     """
     _refuse_contradictions(question, paths, files, remember, place=place, no_update=no_update)
-    lowest = parse_min_score(min_score)
+    lowest = None if min_score is None else parse_min_score(min_score)
     from runnel.generation.asking import answer, choose, excerpts_of_hits
     from runnel.models.sentence_retriever import SentenceRetriever
 

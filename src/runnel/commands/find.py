@@ -105,10 +105,6 @@ class ParsingOptions:
             return None
         return Selection(tuple(self.include or ()), tuple(self.exclude or ()), not self.no_ignore)
 
-    def limits(self) -> Limits:
-        """Return the limits for each file."""
-        return Limits(seconds=self.parse_seconds)
-
     def reader_of_scans(self) -> Ocr | None:
         """Return the command that reads scanned pages, if there is one."""
         return None if self.ocr is None else Ocr(self.ocr)
@@ -148,7 +144,8 @@ class FileOptions(ParsingOptions):
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
-        return DocumentReader(self.limits(), encoding=self.encoding, ocr=self.reader_of_scans())
+        limits = Limits(seconds=self.parse_seconds)
+        return DocumentReader(limits, encoding=self.encoding, ocr=self.reader_of_scans())
 
 
 def find(
@@ -212,7 +209,7 @@ def find(
         form = "layout" if form == "plain" else form
     if html is not None:
         expect_replaceable(html)  # checked before the files are read, which may take long
-    lowest = parse_min_score(min_score)
+    lowest = None if min_score is None else parse_min_score(min_score)
     seconds: dict[str, float] = {}
     skipped: list[Skipped] = []
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
@@ -301,10 +298,8 @@ def check_retriever(
         )
 
 
-def parse_min_score(given: str | None) -> float | None:
-    """Return a score, if one is given; a percentage becomes the score whose sigmoid it is."""
-    if given is None:
-        return None
+def parse_min_score(given: str) -> float:
+    """Return a score; a percentage becomes the score whose sigmoid it is."""
     try:
         value = float(given.removesuffix("%"))
     except ValueError:

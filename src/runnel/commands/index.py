@@ -12,6 +12,7 @@ from runnel.errors import InputError, StoreBusy, describe
 from runnel.jobs.loading import note_compiling
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import check_paths
+from runnel.text.documents.document import Limits
 from runnel.text.folders import EVERYTHING
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def index(
     files = IndexedFiles(
         paths or [],
         selection or EVERYTHING,
-        parsing.limits(),
+        Limits(seconds=parsing.parse_seconds),
         parsing.reader_of_scans(),
         prune=not keep_missing,
         hashes=FileHashes() if watch else None,

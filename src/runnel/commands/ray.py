@@ -7,6 +7,7 @@ import typer
 from runnel.commands import display, find, indexes, parameters
 from runnel.jobs.loading import note_compiling
 from runnel.search.files import check_paths
+from runnel.text.documents.document import Limits
 from runnel.text.folders import EVERYTHING
 
 
@@ -50,7 +51,7 @@ def ray(
     # 1. The options, which are checked before an index is created.
     place = str(options.to)
     fields = options.field_types()
-    limits = parsing.limits()
+    limits = Limits(seconds=parsing.parse_seconds)
     ocr = parsing.reader_of_scans()
     check_paths(paths)
     # 2. The index, which is created if it does not exist.

@@ -2,7 +2,6 @@
 are being compiled.
 """
 
-from functools import cache
 from typing import Protocol
 
 from runnel.jobs.progress import notify
@@ -15,15 +14,17 @@ class _CompilingNote(Protocol):
     written: bool
 
 
+_listener: _CompilingNote | None = None  # of numba's events, once it is registered
+
+
 def note_compiling() -> None:
     """Tell the user, once for each call, that kernels are being compiled, if numba's cache lacks
     one.
     """
-    _listen().written = False
-
-
-@cache
-def _listen() -> _CompilingNote:
+    global _listener
+    if _listener is not None:
+        _listener.written = False
+        return
     from numba.core import event
 
     class Note(event.Listener):
@@ -37,6 +38,5 @@ def _listen() -> _CompilingNote:
         def on_end(self, event: event.Event) -> None:
             pass
 
-    note = Note()
+    _listener = note = Note()
     event.register("numba:compile", note)
-    return note

@@ -147,12 +147,13 @@ def head_options(
         )
     # A class takes the sizes of the backbone that its __init__ names; config.json has none of them,
     # but all its other arguments.
-    sizes = {
-        "vocab_size": backbone.vocab_size,
-        "hidden_size": backbone.hidden_size,
-        "state_shapes": backbone.state_shapes(),
-    }
     names = inspect.signature(kinds[kind]).parameters
-    taken = {key: value for key, value in sizes.items() if key in names}
+    taken = {
+        name: getattr(backbone, name) for name in ("vocab_size", "hidden_size") if name in names
+    }
+    if "state_shapes" in names:
+        taken["state_shapes"] = backbone.state_shapes()
     what = f"{source}: the head {name!r} of config.json"
-    return kinds[kind], taken | arguments(kinds[kind], options, what, given=tuple(sizes))
+    return kinds[kind], taken | arguments(
+        kinds[kind], options, what, given=tuple(taken), defaults=True
+    )

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,20 +46,20 @@ class Model(ABC):
     source: str = "memory"  # where the model was loaded from, for messages
     card: str = ""
     unit: Unit = "sentence"  # what the sentence head scores
-    # derived from the heads: see `_derive`
-    features: Any = field(init=False)
-    weight: Array = field(init=False)
-    idf: np.ndarray = field(init=False)
-    mark_vectors: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._derive()
+    # of the heads, when the model is made:
+    features: Any = field(init=False)  # `TokenFeatures`, or None
+    weight: Array = field(init=False)  # (V,) the weights of tokens in means
+    idf: np.ndarray = field(init=False)  # (V,) static, of the tokens; empty without features
+    mark_vectors: Any = field(init=False)  # (K, D), or None
 
     @abstractmethod
-    def _derive(self) -> None:
-        """Set what reading a text needs from the heads: `features` (`TokenFeatures`, or None),
-        `weight` (V,), the weights of tokens in means, the tokens' static `idf` (V,), empty without
-        features, and `mark_vectors` (K, D), or None.
+    def __post_init__(self) -> None:
+        """Set what reading a text needs from the heads."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Rebuild what is derived from the heads (token weights, engines) after they change or move
+        to another device.
         """
 
     @abstractmethod
@@ -98,14 +97,6 @@ class Model(ABC):
         """Save as `save`, but without the two files for sentence-transformers: a model of that
         library writes them itself.
         """
-
-    def refresh(self) -> None:
-        """Rebuild what is derived from the heads (token weights, engines) after they change or move
-        to another device.
-        """
-        self._derive()
-        for derived in ("words", "for_sentences", "engine", "document_engine"):
-            vars(self).pop(derived, None)
 
     @cached_property
     def words(self) -> WordTable:
@@ -148,34 +139,17 @@ class Model(ABC):
         """The engine that reads texts for this model; all threads share it."""
         return self.new_engine()
 
-    @cached_property
-    def document_engine(self) -> Engine:
-        """The engine that reads documents for their vectors and for the vectors of their sentences:
-        if an encoder has layers for sentences, a hidden vector is the one of the form "texts" and
-        then the one of the form "sentences".
-        """
-        if not self.backbone.own_sentences:
-            return self.engine
-        return self.new_engine(
-            read_blocks=partial(self.backbone.step_forms, forms=("texts", "sentences"))
-        )
-
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and other processes, without the engines: they belong to one
-        model and have locks.
+        """Return the state for copies and other processes, without the engine: it belongs to one
+        model and has locks.
         """
         return {
             name: value
             for name, value in self.__dict__.items()
-            if "engine" not in name and name != "for_sentences"
+            if name not in ("engine", "for_sentences")
         }
 
-    def new_engine(
-        self,
-        step_tokens: int | None = None,
-        memory_bytes: int | None = None,
-        read_blocks: Callable[..., Array] | None = None,
-    ) -> Engine:
+    def new_engine(self, step_tokens: int | None = None, memory_bytes: int | None = None) -> Engine:
         """Return an engine for this model, see `Engine`; `self.engine` is one
         of the default size.
         """
@@ -185,7 +159,6 @@ class Model(ABC):
             memory_bytes,
             mark_vectors=self.mark_vectors,
             weight=self.weight,
-            read_blocks=read_blocks,
         )
 
     def prompt(self, prompt: str | None) -> str:
@@ -200,12 +173,6 @@ class Model(ABC):
                 f" with a space or punctuation: '{prompt}: '"
             )
         return self.prompts.get(prompt, prompt)
-
-    def stores_vectors(self, job: str) -> bool:
-        """Return whether a job's head scores vectors of a document, which is read once for all
-        queries.
-        """
-        return bool(self.head(job).inputs == "vectors")
 
     def head(self, name: str) -> Any:
         """Return the head that computes for a job; raise CheckpointError if the model has none."""

@@ -48,7 +48,12 @@ class Reranker:
     def __init__(self, model: Model, *, head: Literal["rerank", "likelihood"] = "rerank") -> None:
         expect_loaded(model, "Reranker")
         self.model = model
-        self._head: Any = model.head("rerank") if head == "rerank" else _likelihood(model)
+        if head == "likelihood":
+            from runnel.models.recurrent.likelihood import QueryLikelihood  # imports torch
+
+            self._head: Any = QueryLikelihood(model)
+        else:
+            self._head = model.head("rerank")
         self.scorer = _document_scorer(model, self._head)
         self._template, self.remembers = self.scorer.template, self.scorer.remembers
         self.reads_pairs = self.scorer.reads_pairs
@@ -298,8 +303,9 @@ class Reranker:
         ids = rendered.ids
         empty = not len(document_ids)
         if self._head.inputs == "tokens":
-            request = self._head.request_query(ids, rendered.slices["query"])
-            return Item(request, rendered.cut, empty)
+            query = rendered.slices["query"]
+            before = np.arange(query.start - 1, query.stop - 1)  # each token of the query
+            return Item(Request(ids, before, tag=ids[query]), rendered.cut, empty)
         if self._head.inputs != "matches":
             return Item(self._head.request(ids), rendered.cut, empty)
         place = rendered.slices["document"]
@@ -347,12 +353,6 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
             else Document(name, item.text if isinstance(item, DocumentText) else item)
         )
         yield document.id, item if isinstance(item, DocumentText) else document.text
-
-
-def _likelihood(model: Model) -> Head:
-    from runnel.models.recurrent.likelihood import QueryLikelihood  # imports torch
-
-    return QueryLikelihood(model)
 
 
 def _document_scorer(model: Model, head: Head) -> DocumentScorer:

@@ -29,7 +29,7 @@ class FirstLook:
     # (S,) float32: `plain` with the shares that titles pass to the text below them; -inf also for
     # asides
     scores: np.ndarray
-    facts: np.ndarray  # (FACTS,) facts about the whole document: see `document_facts`
+    facts: np.ndarray  # (FACTS,) facts about the whole document: see `first_look`
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,9 +71,9 @@ class SentenceRetriever:
 
     def calibrated_for(self, scored: Scored) -> bool:
         """Return whether that holds for these scores: not if the model's judge does not know the
-        script of the query.
+        script of the query, so that it does not say whether the document answers.
         """
-        return self.scorer.calibrated and (self._judging is None or scored.answers is not None)
+        return self.scorer.calibrated if self._judging is None else scored.answers is not None
 
     @classmethod
     def load(
@@ -385,7 +385,7 @@ def sentence_scorer(model: Model) -> SentenceScorer:
     heads.
     """
     able = model.for_sentences
-    if able.stores_vectors("sentences"):
+    if able.head("sentences").inputs == "vectors":
         return VectorScorer(able)
     from runnel.models.recurrent.scanner import Scanner  # imports torch
 

@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,16 +48,12 @@ if _LISTED is None:
 FEATURES = frozenset(name[1:] for name in _LISTED.split(",") if name.startswith("+"))
 
 
-def _problem() -> str | None:
-    if numba.config.DISABLE_JIT:
-        return "NUMBA_DISABLE_JIT is set"
-    if platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
-        # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
-        return "the processor has no FMA instructions, or numba is configured not to use them"
-    return None
-
-
-PROBLEM = _problem()  # why kernels cannot run in this process
+PROBLEM: str | None = None  # why kernels cannot run in this process
+if numba.config.DISABLE_JIT:
+    PROBLEM = "NUMBA_DISABLE_JIT is set"
+elif platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
+    # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
+    PROBLEM = "the processor has no FMA instructions, or numba is configured not to use them"
 
 
 def _load_index(self: IndexDataCacheFile) -> object:
@@ -301,22 +297,18 @@ def parallel() -> Iterator[None]:
         yield
 
 
+# The number of threads that the environment sets, read once, as torch does.
+_CONFIGURED = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+_DEFAULT_THREADS: int = numba.config.NUMBA_DEFAULT_NUM_THREADS
+if _CONFIGURED.isdecimal() and int(_CONFIGURED):
+    _DEFAULT_THREADS = int(_CONFIGURED)
+
+
 def count_threads() -> int:
     """Return torch's number of threads; where torch is not imported, what its default would be."""
     # none yet while another thread imports torch
     of_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)
-    return int(of_torch()) if of_torch is not None else _default_threads()
-
-
-@cache
-def _default_threads() -> int:
-    """Return the number of threads that the environment sets; once, as torch does."""
-    configured = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return (
-        int(configured)
-        if configured.isdecimal() and int(configured)
-        else int(numba.config.NUMBA_DEFAULT_NUM_THREADS)
-    )
+    return _DEFAULT_THREADS if of_torch is None else int(of_torch())
 
 
 def count_workers() -> int:
@@ -371,6 +363,7 @@ class Scratch(NamedTuple):
     tasks: NDArray[np.int64]  # (2,) the next free task, of two kernels at most
 
 
+@dataclass(eq=False)
 class StepMemory:
     """Memory by name that is kept between steps and grows to the largest one asked for. A copy
     begins empty.
@@ -378,11 +371,10 @@ class StepMemory:
     `lock` is for the one step that may use it at a time.
     """
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._flat: dict[str, np.ndarray] = {}
-        # returned last: many steps have the same size
-        self._last: dict[str, tuple[tuple[int, ...], np.ndarray]] = {}
+    lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _flat: dict[str, np.ndarray] = field(default_factory=dict, init=False)
+    # returned last: many steps have the same size
+    _last: dict[str, tuple[tuple[int, ...], np.ndarray]] = field(default_factory=dict, init=False)
 
     def __reduce__(self) -> tuple[type[StepMemory], tuple[()]]:
         return StepMemory, ()

@@ -54,16 +54,6 @@ def sequence_of_token(cu: Tensor) -> Tensor:
     return torch.repeat_interleave(torch.arange(cu.numel() - 1), cu.diff())
 
 
-def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
-    """Return each sequence's last row of a tensor (T, ...), or its row of `before` (S, ...) if the
-    sequence is empty.
-    """
-    filled = cu.diff() > 0
-    rows = torch.nonzero(filled).flatten()
-    places = cu[1:][filled] - 1
-    return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
-
-
 class Grid:
     """Turns packed tensors (T, ...) into chunks (N, Q, ...) and back. Each sequence starts a new
     chunk, and holes fill its last one. `cu` is int64 on the CPU.

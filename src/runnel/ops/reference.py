@@ -174,38 +174,6 @@ def ssd_reference(
     return y, end
 
 
-def trapezoid_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    trap: Tensor,
-    cu: Tensor,
-    state: _State | None,
-) -> tuple[Tensor, _State]:
-    """See `runnel.ops.trapezoid`; cu (S+1,) int64 on the CPU."""
-    dtype = accumulation_dtype(v)
-    _, heads, rank, width = q.shape
-    size = v.shape[3]
-
-    def step(
-        t: int, M: Tensor, key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        size, share, rate = (x[t].to(dtype)[:, None, None] for x in (dt, trap, A))
-        decay = torch.exp(size * rate)
-        M = decay * M + (1 - share) * size * decay * (value.transpose(1, 2) @ key)
-        key = k[t].to(dtype)
-        value = v[t].to(dtype)
-        M = M + share * size * (value.transpose(1, 2) @ key)
-        return q[t].to(dtype) @ M.transpose(1, 2), M, key, value
-
-    y, M, key, value = _over_time(
-        step, cu, v, [(heads, size, width), (heads, rank, width), (heads, rank, size)], state
-    )
-    return y, (M, key, value)
-
-
 def wkv7_reference(
     r: Tensor,
     w: Tensor,

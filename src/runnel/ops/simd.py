@@ -92,11 +92,8 @@ BF16_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 class F32x16(types.Type):
     """The numba type of the vectors."""
 
-    def __init__(self) -> None:
-        super().__init__(name="F32x16")
 
-
-f32x16 = F32x16()
+f32x16 = F32x16("F32x16")
 
 
 @register_model(F32x16)

@@ -133,12 +133,14 @@ class DocumentCache:
             elif not os.path.isfile(name):  # a pipe can be read only once
                 special = os.path.exists(name) and not os.path.isdir(name)
                 reason = f"{name} is not a regular file, so it is not remembered" if special else ""
-            elif _holds_rows(name):
-                reason = f"{name} contains rows, which are not remembered"
             else:
-                # they decide between kinds of text
-                suffixes = "".join(Path(name).suffixes[-2:]).lower()
-                return digest(file_digest(name), suffixes, json.dumps(self.reading))
+                with open(name, "rb") as file:
+                    kind = recognize(file.read(HEAD_BYTES), name)
+                if (recognize(b"", name) if kind == "packed" else kind) not in ROWS:
+                    # they decide between kinds of text
+                    suffixes = "".join(Path(name).suffixes[-2:]).lower()
+                    return digest(file_digest(name), suffixes, json.dumps(self.reading))
+                reason = f"{name} contains rows, which are not remembered"
         if reason and self.keep:
             self.report(f"note: {reason}")
         return None
@@ -234,12 +236,6 @@ class DocumentCache:
             return {path.name.partition("-")[0] for _, _, path in stored_files(cache_folder())}
         except (OSError, InputError, StoreError):  # reported when a document is to be stored
             return set()
-
-
-def _holds_rows(name: str) -> bool:
-    with open(name, "rb") as file:
-        kind = recognize(file.read(HEAD_BYTES), name)
-    return (recognize(b"", name) if kind == "packed" else kind) in ROWS
 
 
 def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:

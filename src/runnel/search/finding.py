@@ -180,32 +180,33 @@ class _TextPlaces:
     count: int = 0
 
 
+@dataclass
 class _Pool:
-    """The best sentences of the documents so far, after the first look, each text once, and the
-    documents that hold them.
+    """The `most` best sentences of the documents so far, after the first look, each text once, and
+    the documents that hold them.
 
     All other documents are let go, so memory does not grow with their number.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        # text -> its best score, and minus the number of its first document
-        self._best: dict[str, tuple[float, int]] = {}
-        self.places: dict[str, _TextPlaces] = {}  # the places of the best texts, in all documents
-        # each with the texts whose places in it are counted
-        self.documents: dict[int, tuple[FileDocument, Scored, Collection[str]]] = {}
+    most: int
+    # text -> its best score, and minus the number of its first document
+    best: dict[str, tuple[float, int]] = field(default_factory=dict)
+    # the places of the best texts, in all documents
+    places: dict[str, _TextPlaces] = field(default_factory=dict)
+    # each with the texts whose places in it are counted
+    documents: dict[int, tuple[FileDocument, Scored, Collection[str]]] = field(default_factory=dict)
 
     def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
         """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
-        groups = group_repeats(scored.ranked(), self._count, self._best)
+        groups = group_repeats(scored.ranked(), self.most, self.best)
         sentences = {wording(group[0].text): sorted(group, key=_PLACE) for group in groups}
         for text, group in zip(sentences, groups, strict=True):
             rank = (group[0].score + nearness, -number)
-            self._best[text] = max(rank, self._best.get(text, rank))
-        ranked = sorted(self._best.items(), key=lambda item: item[1], reverse=True)
-        self._best = dict(ranked[: self._count])
-        self.places = {text: self.places.get(text) or _TextPlaces(number) for text in self._best}
-        best = {text: group for text, group in sentences.items() if text in self._best}
+            self.best[text] = max(rank, self.best.get(text, rank))
+        ranked = sorted(self.best.items(), key=lambda item: item[1], reverse=True)
+        self.best = dict(ranked[: self.most])
+        self.places = {text: self.places.get(text) or _TextPlaces(number) for text in self.best}
+        best = {text: group for text, group in sentences.items() if text in self.best}
         listed: list[tuple[str, Sentence]] = []
         for text, group in best.items():
             places = self.places[text]
@@ -216,7 +217,7 @@ class _Pool:
         for (text, _), place in zip(listed, located, strict=True):
             self.places[text].first.append(place)
         self.documents[number] = (source, scored, list(best))
-        numbers = sorted({-negative for _, negative in self._best.values()})
+        numbers = sorted({-negative for _, negative in self.best.values()})
         self.documents = {number: self.documents[number] for number in numbers}
 
 
@@ -403,12 +404,14 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
     places = []
     for (start, end), first in zip(spans, firsts, strict=True):
         block = document.block_at(first)
+        page, headings = (None, ()) if block is None else (block.page, block.headings)
         places.append(
             Place(
                 file,
                 document.id,
                 bisect_left(line_ends, first) + 1,
-                *document.at(first),
+                page,
+                headings,
                 start,
                 end,
                 text[start:end],

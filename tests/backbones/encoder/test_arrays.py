@@ -67,9 +67,7 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> tuple[Model, Model]:
 def step(model: Model, lengths: tuple[int, ...], forms: Any = FORMS) -> Any:
     ids = token_ids(sum(lengths)) % model.backbone.vocab_size
     cu = cumulative(lengths)
-    if model.backbone.without_torch:
-        return torch.from_numpy(model.backbone.step_forms(ids.numpy(), cu.numpy(), forms))
-    return model.backbone.step_forms(ids, cu, forms=forms)
+    return torch.from_numpy(model.backbone.step_forms(ids.numpy(), cu.numpy(), forms))
 
 
 def test_it_is_the_encoder_that_torch_computes(pair: tuple[Model, Model]) -> None:

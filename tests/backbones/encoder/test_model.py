@@ -104,7 +104,7 @@ def test_a_state_or_too_long_a_sequence_is_refused() -> None:
         lambda: encoder.step(
             token_ids(73), cumulative((73,)), encoder.new_state(1), nowhere, nowhere
         ),
-        lambda: encoder.step_forms(token_ids(73), cumulative((73,)), forms=("judge",)),
+        lambda: encoder.step_forms(token_ids(73).numpy(), cumulative((73,)).numpy(), ("judge",)),
         lambda: Engine(encoder).run([Request(token_ids(73).numpy())]),
     ):
         with pytest.raises(
@@ -171,7 +171,7 @@ def read(model: Encoder, lengths: tuple[int, ...], forms: tuple[Form, ...] = ())
     cu = cumulative(lengths)
     nowhere = torch.full((len(lengths),), -1)
     return (
-        model.step_forms(ids, cu, forms=forms)
+        torch.from_numpy(model.step_forms(ids.numpy(), cu.numpy(), forms))
         if forms
         else model.step(ids, cu, model.new_state(1), nowhere, nowhere)
     )
@@ -206,18 +206,6 @@ def test_each_form_is_an_encoder_of_its_own(
     assert read(all_forms, (), ("judge",)).shape == (0, 32) and read(
         all_forms, (0, 0), ("texts", "judge")
     ).shape == (0, 64)
-
-
-def test_vectors_added_to_the_embeddings_reach_every_form() -> None:
-    config = replace(TINY, sentence_layers=1, judge_layers=2)
-    model = built(config, weights_of(config)[0], "float32", kernels=True)
-    ids = token_ids(9)
-    cu = cumulative((9,))
-    added = torch.randn(9, 32, generator=torch.Generator().manual_seed(0))
-    judged = model.step_forms(ids, cu, added, forms=("texts", "judge"))
-    assert_close(judged[:, :32], model(ids, cu, added=added)[0], 1e-5)
-    model.fast = None
-    assert_close(model.step_forms(ids, cu, added, forms=("texts", "judge")), judged, 1e-5)
 
 
 def test_gradients_of_an_upper_form_reach_it_alone() -> None:

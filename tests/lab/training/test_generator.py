@@ -18,7 +18,6 @@ from helpers.tiny import byte_level_model
 from helpers.tiny_training import BACKBONES, training_model
 from torch import Tensor, nn
 
-from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
 from runnel.errors import InputError
 from runnel.lab.training import generator, recipes
 from runnel.lab.training.decontaminate import Decontaminator
@@ -40,7 +39,6 @@ from runnel.models.recurrent.model import TorchModel
 from runnel.text.dialogue import ask_answer, ask_copies, dialogue
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
-FAMILIES = BACKBONES | {"mamba3": (Mamba3, Mamba3Config(128, 32, 2, state_size=16, head_size=16))}
 ROWS = [(40, 31), (9, 2), (33, 1), (3, 1)]  # tokens, and where the reply begins
 
 
@@ -86,11 +84,10 @@ def gradients(module: nn.Module, losses: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BACKBONES)
 def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_packing(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BACKBONES, "mamba3", FAMILIES["mamba3"])
     monkeypatch.setattr(generator, "_LOGITS", 4)
     model = generating(tmp_path, family)
     items = completions()

@@ -21,7 +21,7 @@ from runnel.lab.training import recipes
 from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.run import run_recipe
 from runnel.lab.training.start import load_start
-from runnel.lab.training.vector_scores import known, uncalibrated
+from runnel.lab.training.vector_scores import known_columns, uncalibrated
 from runnel.lab.training.vectors import (
     QUESTIONS,
     LayerData,
@@ -216,7 +216,7 @@ def test_items_are_scored_together_as_the_head_scores_them():
     torch.nn.init.normal_(head.out.weight)
     for one, score in zip(items, score_items(head, items), strict=True):
         features = one.known[:, -FEATURES:]
-        assert torch.equal(one.known, known(one.query, one.vectors, features))
+        assert torch.equal(one.known, known_columns(one.query, one.vectors, features))
         torch.testing.assert_close(score, uncalibrated(head, one.query, one.vectors, features))
 
 

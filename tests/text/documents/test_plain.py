@@ -105,8 +105,15 @@ def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
     assert blocks == [(1, "one"), (1, "two"), (3, "three"), (4, "page four")]
     assert document.pages == 4
     document = plain("ONE\n\nText.\n\fTWO\n\nMore.\f")
-    places = [document.at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")]
-    assert places == [(1, ("ONE",)), (1, ("ONE",)), (2, ("TWO",)), (2, ("TWO",))]
+    blocks = [
+        document.block_at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")
+    ]
+    assert [(block.page, block.headings) for block in blocks] == [
+        (1, ("ONE",)),
+        (1, ("ONE",)),
+        (2, ("TWO",)),
+        (2, ("TWO",)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,8 @@ def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
 )
 def test_headings_of_plain_text(text, heading, path):
     document = plain(text)
-    assert document.at(text.index("Text.")) == (None, path)
+    block = document.block_at(text.index("Text."))
+    assert (block.page, block.headings) == (None, path)
     assert [words for kind, words in shown(document) if kind == "heading"][-1:] == (
         [heading] if heading else []
     )

@@ -114,7 +114,7 @@ def load_backbone(
 ) -> Backbone:
     """Load a backbone, recognized by what the folder holds.
 
-    Reads Mamba-1, Mamba-2 and Mamba-3 as published by state-spaces (pytorch_model.bin), the first
+    Reads Mamba-1 and Mamba-2 as published by state-spaces (pytorch_model.bin), the first
     two by transformers (safetensors, also sharded or without the `backbone.` prefix) and Mistral
     (Codestral, both forms), single-pass scanners, the formats of RWKV-7 and xLSTM in
     docs/models.md, and runnel's own folders.

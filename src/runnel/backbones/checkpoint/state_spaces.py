@@ -1,5 +1,5 @@
-"""Shared by the readers of Mamba-1, Mamba-2 and Mamba-3: layouts, sizes, refused options, names of
-tensors, a scanner's head.
+"""Shared by the readers of Mamba-1 and Mamba-2: layouts, sizes, refused options, names of tensors,
+a scanner's head.
 
 Sizes are read from the tensors, and what the config says must agree.
 """

@@ -3,7 +3,7 @@
 `EncoderStep` runs matrix products, and between them the kernels of `kernels.py`, which add biases
 in fp32 and in 8 bits write the inputs of products as bytes:
 
-    step_forms -> _begin, the embeddings -> _read, the layers of a form -> _add_norm
+    step_forms -> _work, the memory of the step -> _read, the layers of a form -> _add_norm
 
 Its weights come from torch's `Encoder` (`cpu.py`), or from `ArrayEncoder`, below, which reads a
 model folder that runnel wrote. bf16 is held as bits (uint16).
@@ -49,14 +49,14 @@ LOW_PRECISION = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
 _GROUP = 64
 
 Floats = NDArray[np.float32]
-_Norm = tuple[Floats, Floats, float]  # weight, bias, eps
+_NORM = ("weight", "bias")  # the arrays of a norm
 
 
 class ProductInputs(NamedTuple):
     """The inputs of a product: numbers, or in 8 bits bytes with their scales."""
 
     array: np.ndarray  # (T, K) fp32 or bf16 bits; in 8 bits (T, G * bytes_per_group) uint8
-    scale: Floats  # in 8 bits (T, G); for numbers, which have no scale, (T, 0)
+    scale: Floats = np.empty((1, 0), np.float32)  # (T, G) in 8 bits; numbers have no scale
 
 
 # Writes x (T, K) weight^T to an array (T, N), inside `numba_math.parallel()`.
@@ -89,8 +89,8 @@ class _Layer(NamedTuple):
     up: ArrayProduct
     down: ArrayProduct
     biases: list[Floats]  # of qkv, out, up and down
-    attention_norm: _Norm
-    norm: _Norm
+    attention_norm: list[Floats]  # weight and bias
+    norm: list[Floats]
 
 
 class _Work(NamedTuple):
@@ -126,7 +126,7 @@ class EncoderStep:
             self._groups, self._middle_groups = (
                 int8_matmul.count_groups(size, _GROUP) for size in sizes
             )
-        self._norm = self._read_norm(weights, "norm")
+        self._norm = [weights.floats(f"norm.{part}") for part in _NORM]
         self._memory = StepMemory()
         layers = {
             name: _Layer(
@@ -135,8 +135,8 @@ class EncoderStep:
                 weights.product(f"{name}.up", self._groups, self._memory),
                 weights.product(f"{name}.down", self._middle_groups, self._memory),
                 [weights.floats(f"{name}.{linear}.bias") for linear in _LINEAR],
-                self._read_norm(weights, f"{name}.attention_norm"),
-                self._read_norm(weights, f"{name}.norm"),
+                [weights.floats(f"{name}.attention_norm.{part}") for part in _NORM],
+                [weights.floats(f"{name}.norm.{part}") for part in _NORM],
             )
             for name in dict.fromkeys(n for form in FORMS for n in c.layer_names(form))
         }
@@ -183,13 +183,13 @@ class EncoderStep:
         residual = work.residual
         for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
-            layer.qkv(work.normed or _rows(residual), work.qkv)
+            layer.qkv(work.normed or ProductInputs(residual), work.qkv)
             scratch = self._memory.scratch("attention", work.attention)
             attend(work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch)
             layer.out(work.seen, work.out)
             self._add_norm(work, residual, bias_out, layer.attention_norm, target)
             residual = target
-            layer.up(work.normed or _rows(residual), work.up)
+            layer.up(work.normed or ProductInputs(residual), work.up)
             if self._in_8_bits:
                 scratch = self._memory.scratch("row", self._config.intermediate_size)
                 bias_gelu_bytes(work.up, bias_up, *work.middle, scratch)
@@ -201,13 +201,14 @@ class EncoderStep:
             target[...] = residual
 
     def _add_norm(
-        self, work: _Work, residual: Floats, bias: Floats, norm: _Norm, target: Floats
+        self, work: _Work, residual: Floats, bias: Floats, norm: list[Floats], target: Floats
     ) -> None:
         """Add the output of a product and its bias to the residual stream; write the norm of the
         sum to `target` and to the inputs of the next product.
         """
-        low = work.normed or _rows(np.empty((len(residual), 0), np.float32))
-        add_layer_norm(*flat_rows(residual), work.out, bias, *norm, *flat_rows(target), *low)
+        low = work.normed or ProductInputs(np.empty((len(residual), 0), np.float32))
+        eps = self._config.layer_norm_eps
+        add_layer_norm(*flat_rows(residual), work.out, bias, *norm, eps, *flat_rows(target), *low)
 
     def _work(self, residual: Floats, cu_seqlens: NDArray[np.int64], longest: int) -> _Work:
         c = self._config
@@ -225,7 +226,7 @@ class EncoderStep:
             middle=(
                 self._inputs("middle", tokens, c.intermediate_size, self._middle_groups)
                 if self._in_8_bits
-                else _rows(up)
+                else ProductInputs(up)
             ),
             out=self._memory.array("out", tokens, c.hidden_size, dtype=self._numbers),
             cu_seqlens=cu_seqlens,
@@ -235,22 +236,11 @@ class EncoderStep:
     def _inputs(self, name: str, tokens: int, columns: int, groups: int) -> ProductInputs:
         """Return uninitialized memory for the inputs of a product, (T, K) in G groups."""
         if not self._in_8_bits:
-            return _rows(self._memory.array(name, tokens, columns, dtype=self._numbers))
+            return ProductInputs(self._memory.array(name, tokens, columns, dtype=self._numbers))
         read = self._memory.array(
             name, tokens, groups * int8_matmul.bytes_per_group(columns, groups), dtype=np.uint8
         )
         return ProductInputs(read, self._memory.array(f"{name} scales", tokens, groups))
-
-    def _read_norm(self, weights: EncoderWeights, name: str) -> _Norm:
-        return (
-            weights.floats(f"{name}.weight"),
-            weights.floats(f"{name}.bias"),
-            self._config.layer_norm_eps,
-        )
-
-
-def _rows(numbers: Numbers) -> ProductInputs:
-    return ProductInputs(numbers, np.empty((len(numbers), 0), np.float32))
 
 
 class ArrayEncoder(EncoderShape):
@@ -267,7 +257,7 @@ class ArrayEncoder(EncoderShape):
     """
 
     def __init__(self, weights: safe_open, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
-        super().__init__(config)
+        self.set_config(config)
         self.folder = file.parent
         self.dtype = dtype
         self.device = SimpleNamespace(type="cpu", index=None)
@@ -297,15 +287,12 @@ class ArrayEncoder(EncoderShape):
         int64 -> (T, forms D).
         """
         expect_ids(ids, self.vocab_size)
-        self.check_whole(cu_seqlens, continues=False)
         rows = self._table[ids].astype(np.float32)
         if self._scale is not None:
             rows *= self._scale[ids, None]
         return self._step.step_forms(
             widened(bf16_bits(rows)) if self.numbers is np.uint16 else rows, cu_seqlens, forms
         )
-
-    step_arrays = step_forms  # as of `Encoder`, whose `step_forms` takes tensors
 
     def floats(self, name: str) -> Floats:
         """See `EncoderWeights`."""
@@ -347,15 +334,6 @@ class ArrayEncoder(EncoderShape):
                 self.architecture, ((name, self._as_loaded(name)) for name in sorted(names))
             )
         return self._fingerprint
-
-    def read_head(self, name: str) -> dict[str, np.ndarray]:
-        """Return the weights of a head in the same file."""
-        start = f"heads.{name}."
-        return {
-            key.removeprefix(start): self._file.get_tensor(key)
-            for key in self._names
-            if key.startswith(start)
-        }
 
     def _as_loaded(self, name: str) -> np.ndarray:
         """Return a weight as torch holds it: in bf16, 8 bits or fp32."""

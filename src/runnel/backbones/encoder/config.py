@@ -40,7 +40,8 @@ class EncoderConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.expect_multiple("hidden_size", "num_heads")
+        whole_heads = self.hidden_size % self.num_heads == 0
+        self.expect(whole_heads, "hidden_size", "num_heads", rule="a multiple of the latter")
         fits = self.passage_tokens + MARKERS <= self.max_positions
         self.expect(
             fits,

@@ -56,7 +56,9 @@ class EncoderCpu:
         return self.step_forms(hidden, cu_seqlens, ("texts",))
 
     def step_forms(self, hidden: Tensor, cu_seqlens: Tensor, forms: Sequence[Form]) -> Tensor:
-        """See `Encoder.step_forms`; `hidden` may be overwritten."""
+        """Return what `Encoder.step_forms` returns, for the embeddings `hidden` (T, D), which may
+        be overwritten.
+        """
         return torch.from_numpy(
             self._step.step_forms(
                 hidden.float().contiguous().numpy(), index_array(cu_seqlens), forms

@@ -169,8 +169,8 @@ def add_layer_norm(
         added: (T, D) fp32 or bf16 bits (uint16).
         bias, weight, shift_by: (D,) fp32.
         out: (T, D) fp32, as from `flat_rows`; may be `residual`.
-        inputs, scales: filled with the inputs of the next product: (T, D) bf16 bits and (T, 0); or
-            (T, G Kp) bytes and their (T, G) scales; or (T, 0) and (T, 0), if that product reads
+        inputs, scales: filled with the inputs of the next product: (T, D) bf16 bits and (1, 0); or
+            (T, G Kp) bytes and their (T, G) scales; or (T, 0) and (1, 0), if that product reads
             `out` itself.
     """
     tokens, width = added.shape
@@ -485,7 +485,7 @@ def attend(
         heads: H.
         out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group:
             (T, H Kp) uint8.
-        scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
+        scales: (T, H) fp32, scales of the bytes; (1, 0) without bytes.
         scratch: as many numbers as the last of `attention_memory` for the longest sequence.
     """
     stride = qkv.shape[1]

@@ -200,37 +200,30 @@ class Encoder(EncoderBlocks, Backbone):
         )
 
     @inference()
+    @plain_numbers()
     def step_forms(
-        self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None = None, *, forms: Sequence[Form]
-    ) -> Tensor:
-        """Run one step of the engine with one or more forms, their common lower layers once;
-        arguments as of `forward`.
+        self, ids: np.ndarray, cu_seqlens: np.ndarray, forms: Sequence[Form]
+    ) -> np.ndarray:
+        """Read whole sequences with one or more forms, their common lower layers once.
+
+        Args:
+            ids: (T,) int64; cu_seqlens: (S+1,) int64.
 
         Returns:
             hidden (T, D) fp32 of each form, side by side. The form "texts", and a form without
             layers of its own, give what `step` returns.
         """
         self.check_whole(cu_seqlens, continues=False)
-        hidden = self.embed_with(ids, added)
+        bounds = torch.from_numpy(cu_seqlens)
+        hidden = self.embed(torch.from_numpy(ids).to(self.device))
         if self.fast is not None:
             fast: Any = self.fast  # an `EncoderCpu`
-            return fast.step_forms(hidden, cu_seqlens, forms)
-        packing, hidden = self._begin(hidden, cu_seqlens)
+            return fast.step_forms(hidden, bounds, forms).numpy()
+        packing, hidden = self._begin(hidden, bounds)
         shared = self.config.shared_layers(forms)
         hidden = _run(self.blocks[:shared], hidden, packing)
-        return torch.cat(
-            [_run(self.layers_of(form)[shared:], hidden, packing) for form in forms], dim=1
-        ).float()
-
-    def step_arrays(
-        self, ids: np.ndarray, cu_seqlens: np.ndarray, forms: Sequence[Form]
-    ) -> np.ndarray:
-        """Run `step_forms` on arrays, which are on the CPU."""
-        with plain_numbers():
-            hidden = self.step_forms(
-                torch.from_numpy(ids).to(self.device), torch.from_numpy(cu_seqlens), forms=forms
-            )
-        return hidden.cpu().numpy()
+        rows = [_run(self.layers_of(form)[shared:], hidden, packing) for form in forms]
+        return torch.cat(rows, dim=1).float().cpu().numpy()
 
     def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Run sequences through the lower layers and then `upper`, the layers of a form that is

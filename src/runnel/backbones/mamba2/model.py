@@ -29,9 +29,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Markers, PlainForm
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import (
     BlockBackbone,
-    HeadsConfig,
     MixerLayer,
     RMSNorm,
     apply_linear,
@@ -46,11 +46,17 @@ from runnel.ops.ssd.torch import CHUNK
 
 
 @dataclass(frozen=True)
-class Mamba2Config(HeadsConfig):
-    """Shape of a Mamba-2 backbone. `dt_min` and `dt_max` clamp the time step after softplus
-    (published models do not).
+class Mamba2Config(BackboneConfig):
+    """Shape of a Mamba-2 backbone. Its inner channels are divided into heads, whose heads share
+    groups of B and C. `dt_min` and `dt_max` clamp the time step after softplus (published models do
+    not).
     """
 
+    state_size: int = 128
+    head_size: int = 64
+    groups: int = 1
+    expand: int = 2
+    norm_eps: float = 1e-5
     conv_width: int = 4
     conv_bias: bool = True
     proj_bias: bool = False
@@ -60,7 +66,17 @@ class Mamba2Config(HeadsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.expect_multiple("inner_size", "head_size")
+        self.expect_multiple("num_heads", "groups")
         self.expect(0 <= self.dt_min < self.dt_max, "dt_min", "dt_max", rule="0 <= dt_min < dt_max")
+
+    @property
+    def inner_size(self) -> int:
+        return self.expand * self.hidden_size
+
+    @property
+    def num_heads(self) -> int:
+        return self.inner_size // self.head_size
 
     @property
     def conv_channels(self) -> int:

@@ -79,7 +79,7 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
 
 def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
     """Read the examples of a recipe in the form that the Trainer of its job takes."""
-    stored = recipe.job == "sentences" and model.stores_vectors("sentences")
+    stored = recipe.job == "sentences" and model.head("sentences").inputs == "vectors"
     if files.write and not stored:
         files = replace(files, fingerprint=_fingerprint(recipe, model))
     # The examples for heads over stored vectors are in no file, so every process reads and filters

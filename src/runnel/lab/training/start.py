@@ -66,7 +66,7 @@ def _load_reader(recipe: Recipe) -> Model:
     )
     model.unit = table.unit or model.unit
     missing = recipe.job not in model.heads
-    stored = not missing and model.stores_vectors(recipe.job)
+    stored = not missing and model.head(recipe.job).inputs == "vectors"
     if missing and (recipe.job == "embed" or not table.new_head):
         have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
         raise CheckpointError(

@@ -9,8 +9,8 @@ with layers of the same names, and this file computes the same scores with them
 `VectorScore`.
 
 Besides its vector, the head gets the known columns of each sentence: numbers computed without
-weights, from cosines and lexical features (`known`). A sentence's score is, with the head's layers
-as functions:
+weights, from cosines and lexical features (`known_columns`). A sentence's score is, with the head's
+layers as functions:
 
     projected      query(the query's vector)
     product        PRODUCT_SCALE * sentence(the sentence's vector) * projected
@@ -20,7 +20,8 @@ as functions:
 
 In the order of this file: `score`, whose sigmoid is the probability that the sentence answers;
 `uncalibrated`, which training uses before the calibration is fitted; `combine`, which computes it
-from a projected query and known columns, so that these need to be computed only once; `known`.
+from a projected query and known columns, so that these need to be computed only once;
+`known_columns`.
 
     S  sentences of a document   D  width of the vectors   F  lexical features   K  known columns
 
@@ -51,23 +52,23 @@ def uncalibrated(head: HeldHead, query: Tensor, vectors: Tensor, features: Tenso
     features = wide(features)
     if not len(vectors):
         return query[:0]  # no scores, in the dtype and the graph of the others
-    return combine(head, head.query(query), vectors, known(query, vectors, features))
+    return combine(head, head.query(query), vectors, known_columns(query, vectors, features))
 
 
-def combine(head: HeldHead, projected: Tensor, vectors: Tensor, known_columns: Tensor) -> Tensor:
+def combine(head: HeldHead, projected: Tensor, vectors: Tensor, columns: Tensor) -> Tensor:
     """Return the scores (S,) before calibration, from the projected query (size,), or one for each
-    sentence (S, size) if they belong to several queries, vectors (S, D) and `known` (S, K).
+    sentence (S, size) if they belong to several queries, vectors (S, D) and `known_columns` (S, K).
     """
-    hidden = F.gelu(PRODUCT_SCALE * head.sentence(vectors) * projected + head.known(known_columns))
-    return OUT_SCALE * head.out(F.gelu(head.middle(hidden)))[:, 0] + known_columns @ head.direct
+    hidden = F.gelu(PRODUCT_SCALE * head.sentence(vectors) * projected + head.known(columns))
+    return OUT_SCALE * head.out(F.gelu(head.middle(hidden)))[:, 0] + columns @ head.direct
 
 
-def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+def known_columns(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
     """Return the known columns (S, K) from query (D,), vectors (S, D), at least one, and features
     (S, F).
 
-    Their number and order belong to the weights of trained heads. They are the same as in `known`
-    of `models/pocket/heads.py`: seven from the vectors and BM25, then the features.
+    Their number and order belong to the weights of trained heads, and are the same as in
+    `models/pocket/heads.py`: seven from the vectors and BM25, then the features.
     """
     cosine = vectors @ query
     standard = _standard(cosine)

@@ -9,7 +9,7 @@ The vectors of trained layers may not move far from those that the run started f
 questions, that keeps what its weights know.
 
 n  questions of a batch      S  sentences of a document      D  width of the vectors
-K  known columns of a sentence (`vector_scores.known`)       F  its lexical features
+K  known columns of a sentence (`vector_scores.known_columns`)       F  its lexical features
 Q  questions about a document                                T  its tokens
 R  tokens of a document laid out in blocks, markers included N  its blocks
 """
@@ -38,7 +38,7 @@ from runnel.jobs.progress import inform, notify, open_progress
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes_or_no_loss
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
-from runnel.lab.training.vector_scores import combine, known, uncalibrated
+from runnel.lab.training.vector_scores import combine, known_columns, uncalibrated
 from runnel.models.model import Model
 from runnel.models.pocket.layout import lay_out
 from runnel.models.pocket.scorer import VectorQuery, VectorScorer
@@ -61,7 +61,7 @@ class VectorItem:
 
     query: Tensor  # (D,), a unit vector
     vectors: Tensor  # (S, D), unit vectors of the sentences, S >= 1
-    known: Tensor  # (S, K), see `vector_scores.known`
+    known: Tensor  # (S, K), see `vector_scores.known_columns`
     # sentences [first, last) of each evidence span; empty if the document does not answer
     evidence: tuple[tuple[int, int], ...]
     tokens: int = 0  # of the document
@@ -76,7 +76,9 @@ def make_vector_item(
 ) -> VectorItem:
     """Return the item of a query (D,), vectors (S, D), `sentence_features` (S, F) and evidence."""
     query, vectors, features = map(torch.as_tensor, (query, vectors, features))
-    return VectorItem(query, vectors, known(query, vectors, features), tuple(evidence), tokens)
+    return VectorItem(
+        query, vectors, known_columns(query, vectors, features), tuple(evidence), tokens
+    )
 
 
 def mark_answers(sentences: int, evidence: Sequence[tuple[int, int]]) -> Tensor:

@@ -60,7 +60,7 @@ class Parts:
 
 def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     """Read the parts of a folder that runnel did not write."""
-    if embedding_rwkv.recognizes_heads(checkpoint):
+    if any(name.startswith(embedding_rwkv.HEADS) for name in checkpoint.heads):
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
         tokenizer.begin_id = None
         tokenizer.end_id = checkpoint.backbone.vocab_size - 1

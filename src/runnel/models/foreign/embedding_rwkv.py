@@ -31,6 +31,7 @@ from runnel.text.templates import DOCUMENT, Template
 # Beginnings of the names of tensors: of the retrieval head, of the reranker, and of heads that are
 # not read; all heads but the reranker come after "head.".
 _VECTOR, _RERANKER = "retr_head.", "reranker."
+HEADS = ("head.", _RERANKER)
 _UNREAD = ("cls_head.", "sts_head.")
 _CLASSIFIER = {  # of the reranker: file -> module
     "head.0.weight": "dense.weight",
@@ -114,11 +115,6 @@ class StateScore(TorchHead):
             torch.zeros(count, dtype=torch.int64), torch.arange(count + 1), start
         )
         return self.linear(torch.tanh(self.dense(hidden)))[:, 0]
-
-
-def recognizes_heads(checkpoint: Checkpoint) -> bool:
-    """Return whether the heads are those of EmbeddingRWKV."""
-    return any(name.startswith(("head.", _RERANKER)) for name in checkpoint.heads)
 
 
 def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:

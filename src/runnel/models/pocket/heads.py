@@ -8,7 +8,7 @@
 
     D  width of the hidden vectors   V  vocabulary       n  items
     S  sentences of a document       F  lexical features of a sentence
-    N  columns of `known`            Q  tokens of the query        T  tokens of a sentence
+    N  `known_columns`               Q  tokens of the query        T  tokens of a sentence
 
 Heads run in fp32 (fp64 for a model in fp64). They need sums over a text, never the whole text. They
 are trained as torch modules (`models/recurrent/heads.py`, `lab/training/vector_scores.py`).
@@ -17,29 +17,32 @@ are trained as torch modules (`models/recurrent/heads.py`, `lab/training/vector_
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runnel.backbones.encoder.gelu import gelu
-from runnel.models.head import MARKS, Head, head_kind
+from runnel.models.head import MARKS, Head
 from runnel.models.pocket.lexical import COLUMNS
 
 Floats = NDArray[np.floating]
 UNFIT = [1.0, 0.0]  # factor and summand before a fit
+_OF_MODEL = ("vocab_size", "hidden_size")  # widths that a head takes from its model
 
 
+@dataclass(eq=False)
 class Linear:
     """A linear layer: weight (outputs, inputs) and bias (outputs,), zeros before they are loaded.
     `fill`: a layer that is made for training begins with a weight of zeros and this bias; None: it
     begins with random numbers.
     """
 
-    def __init__(self, inputs: int, outputs: int, fill: float | None = None) -> None:
-        self.weight: Floats = np.zeros((outputs, inputs), np.float32)
-        self.bias: Floats = np.full(outputs, fill or 0.0, np.float32)
-        self.fill = fill
+    weight: Floats
+    bias: Floats
+    fill: float | None
 
     def __call__(self, x: Floats) -> Floats:
         """Return the outputs (..., outputs) for x (..., inputs)."""
@@ -47,11 +50,30 @@ class Linear:
 
 
 class ArrayHead(Head):
-    """A head with arrays and layers as weights."""
+    """A head with arrays and layers as weights, which are fields of a dataclass. The arguments that
+    make a head are its widths: the model's, and those that config.json has as its settings.
+
+    A field of a layer names, as numbers or by the names of these arguments, the widths of the
+    vectors that the layer takes, side by side, and last of its outputs; and `Linear.fill`.
+    """
 
     fixed: ClassVar[tuple[str, ...]] = ("calibration", "floor", "idf")  # not trained with the rest
     # factor and summand that make logits of the head's scores
     calibration: Floats = np.array(UNFIT, np.float32)
+
+    def __post_init__(self) -> None:
+        declared = fields(self)  # type: ignore[arg-type]  # each kind of head is a dataclass
+        widths: dict[Any, Any] = {
+            item.name: getattr(self, item.name) for item in declared if item.init
+        }
+        self.options = {name: value for name, value in widths.items() if name not in _OF_MODEL}
+        for item in declared:
+            if "layer" in item.metadata:
+                *inputs, outputs = (widths.get(width, width) for width in item.metadata["layer"])
+                fill = item.metadata.get("fill")
+                weight = np.zeros((outputs, sum(inputs)), np.float32)
+                bias = np.full(outputs, fill or 0.0, np.float32)
+                setattr(self, item.name, Linear(weight, bias, fill))
 
     def arrays(self) -> dict[str, Floats]:
         """Return the weights by name."""
@@ -83,19 +105,23 @@ class ArrayHead(Head):
         return self.calibration.tolist() != UNFIT
 
 
+@dataclass(eq=False)
 class TokenFeatures(ArrayHead):
     """Per-token tables, indexed by id, and the vectors by which marks enter the backbone."""
 
     jobs = ("features",)
+    vocab_size: int
+    hidden_size: int
 
-    def __init__(self, vocab_size: int, hidden_size: int) -> None:
-        super().__init__()
-        self.log_weight: Floats = np.zeros(vocab_size, np.float32)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.log_weight: Floats = np.zeros(self.vocab_size, np.float32)
         # (kinds of mark, D): added to a token's embedding, times its marks
-        self.mark_vectors: Floats = np.zeros((MARKS, hidden_size), np.float32)
-        self.idf: Floats = np.ones(vocab_size, np.float32)  # (V,) in [0, 1], static
+        self.mark_vectors: Floats = np.zeros((MARKS, self.hidden_size), np.float32)
+        self.idf: Floats = np.ones(self.vocab_size, np.float32)  # (V,) in [0, 1], static
 
 
+@dataclass(eq=False)
 class EndVector(ArrayHead):
     """The normalized hidden vector at the end marker (papers A and D). No parameters."""
 
@@ -120,112 +146,12 @@ class PlainMeanVector(EndVector):
     pooling = "mean"
 
 
-class VectorScore(ArrayHead):
-    """Scores of a document's sentences from stored vectors and lexical features, without reading
-    the text again.
-
-    The first layer gets a sentence's vector only in its product with the query, because otherwise
-    it would learn which sentences the training questions prefer. The score is calibrated: its
-    sigmoid is the probability that the sentence answers.
-    """
-
-    inputs = "vectors"
-
-    def __init__(self, hidden_size: int, size: int = 96) -> None:
-        super().__init__(size=size)
-        self.sentence = Linear(hidden_size, size)
-        self.query = Linear(hidden_size, size)
-        self.known = Linear(len(_KNOWN), size)
-        self.middle = Linear(size, size)
-        # the initial score is the sum of the z-scores of cosine and BM25
-        self.out = Linear(size, 1, fill=0.0)
-        started = [float(name in ("z cosine", "z BM25")) for name in _KNOWN]
-        self.direct: Floats = np.array(started, np.float32)
-        self.calibration = np.array(UNFIT, np.float32)  # factor and summand
-
-    def __call__(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
-        """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` ->
-        (S,)
-        """
-        factor, summand = self.calibration
-        return self.uncalibrated(query, vectors, features) * factor + summand
-
-    def uncalibrated(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
-        """Return the scores before calibration."""
-        query = wide(query)
-        vectors = wide(vectors)
-        features = wide(features)
-        if not len(vectors):
-            return query[:0]
-        columns = known(query, vectors, features)
-        projected = self.query(query)
-        blocks = [slice(start, start + _BLOCK) for start in range(0, len(vectors), _BLOCK)]
-        return np.concatenate(
-            [self.combine(projected, vectors[block], columns[block]) for block in blocks]
-        )
-
-    def combine(self, query: Floats, vectors: Floats, known: Floats) -> Floats:
-        """Return scores (S,) before calibration, from the projected query (size,) or one for each
-        sentence (S, size), vectors (S, D) and `known` (S, N).
-        """
-        hidden = gelu(PRODUCT_SCALE * self.sentence(vectors) * query + self.known(known))
-        return OUT_SCALE * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
-
-    def parts(
-        self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int
-    ) -> dict[str, float]:
-        """Return summands of the score of sentence `row`: the score of an average sentence, with
-        the mean of all inputs, and the Shapley value of each of `PARTS`: how much the score changes
-        when its inputs become the sentence's, over all orders.
-        """
-        query = wide(query)
-        vectors = wide(vectors)
-        features = wide(features)
-        columns = known(query, vectors, features)
-        names = list(PARTS)
-        # (2^parts, parts), all sets of parts
-        chosen = np.array(list(itertools.product([False, True], repeat=len(names))))
-        own = np.zeros((len(chosen), columns.shape[1]), bool)  # the columns of the sentence itself
-        for part, name in enumerate(names):
-            own[:, list(PARTS[name])] = chosen[:, part : part + 1]
-        mixed = np.where(own, columns[row], columns.mean(0))
-        pairs = np.where(chosen[:, names.index("meaning"), None], vectors[row], vectors.mean(0))
-        factor, summand = self.calibration
-        scores = self.combine(self.query(query), pairs, mixed) * factor + summand
-        sums = {"average sentence": float(scores[0])}
-        for part, name in enumerate(names):
-            others = chosen.sum(1) - chosen[:, part]
-            weight = np.array(
-                [1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()],
-                scores.dtype,
-            )
-            sums[name] = float((np.where(chosen[:, part], weight, -weight) * scores).sum())
-        return sums
-
-
-class VectorRelevance(ArrayHead):
-    """Relevance of a document from its stored vectors: a weighted sum of features that do not
-    depend on other documents.
-    """
-
-    FEATURES = 3
-    inputs = "vectors"
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.linear = Linear(self.FEATURES, 1)
-
-    def __call__(self, features: Floats) -> Floats:
-        """(n, 3) -> (n,)"""
-        return self.linear(wide(features))[:, 0]
-
-
 # Constants of `VectorScore`: factors of the product of sentence and query, and of its last layer
 PRODUCT_SCALE = 4
 OUT_SCALE = 3
 AROUND = 3  # sentences on each side of a sentence in the mean around it
 _BLOCK = 1024  # sentences whose means are computed at a time
-# The first columns of `known`, computed from the cosines (S,) of sentences with the query, the
+# The first of the `known_columns`, computed from the cosines (S,) of sentences with the query, the
 # cosines (S,) of the means around them, and the `COLUMNS` (S, F). The `COLUMNS` themselves follow.
 _OF_VECTORS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "cosine": lambda cosine, around, features: cosine,
@@ -250,9 +176,104 @@ _PART_COLUMNS = {
     "length": ("length",),
 }
 PARTS = {part: tuple(map(_KNOWN.index, names)) for part, names in _PART_COLUMNS.items()}
+# The initial score is the sum of the z-scores of cosine and BM25.
+_STARTED = [float(name in ("z cosine", "z BM25")) for name in _KNOWN]
 
 
-def known(query: Floats, vectors: Floats, features: Floats) -> Floats:
+@dataclass(eq=False)
+class VectorScore(ArrayHead):
+    """Scores of a document's sentences from stored vectors and lexical features, without reading
+    the text again.
+
+    The first layer gets a sentence's vector only in its product with the query, because otherwise
+    it would learn which sentences the training questions prefer. The score is calibrated: its
+    sigmoid is the probability that the sentence answers.
+    """
+
+    inputs = "vectors"
+
+    hidden_size: int
+    size: int = 96  # of the hidden layers
+    sentence: Linear = field(init=False, metadata={"layer": ("hidden_size", "size")})
+    query: Linear = field(init=False, metadata={"layer": ("hidden_size", "size")})
+    known: Linear = field(init=False, metadata={"layer": (len(_KNOWN), "size")})
+    middle: Linear = field(init=False, metadata={"layer": ("size", "size")})
+    out: Linear = field(init=False, metadata={"layer": ("size", 1), "fill": 0.0})
+    direct: Floats = field(init=False, default_factory=partial(np.array, _STARTED, np.float32))
+    calibration: Floats = field(init=False, default_factory=partial(np.array, UNFIT, np.float32))
+
+    def __call__(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
+        """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` ->
+        (S,)
+        """
+        query = wide(query)
+        vectors = wide(vectors)
+        features = wide(features)
+        if not len(vectors):
+            return query[:0]
+        columns = known_columns(query, vectors, features)
+        projected = self.query(query)
+        blocks = [slice(start, start + _BLOCK) for start in range(0, len(vectors), _BLOCK)]
+        scores = [self.combine(projected, vectors[block], columns[block]) for block in blocks]
+        factor, summand = self.calibration
+        return np.concatenate(scores) * factor + summand
+
+    def combine(self, query: Floats, vectors: Floats, columns: Floats) -> Floats:
+        """Return scores (S,) before calibration, from the projected query (size,) or one for each
+        sentence (S, size), vectors (S, D) and `known_columns` (S, N).
+        """
+        hidden = gelu(PRODUCT_SCALE * self.sentence(vectors) * query + self.known(columns))
+        return OUT_SCALE * self.out(gelu(self.middle(hidden)))[:, 0] + columns @ self.direct
+
+    def parts(
+        self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int
+    ) -> dict[str, float]:
+        """Return summands of the score of sentence `row`: the score of an average sentence, with
+        the mean of all inputs, and the Shapley value of each of `PARTS`: how much the score changes
+        when its inputs become the sentence's, over all orders.
+        """
+        query = wide(query)
+        vectors = wide(vectors)
+        features = wide(features)
+        columns = known_columns(query, vectors, features)
+        names = list(PARTS)
+        # (2^parts, parts), all sets of parts
+        chosen = np.array(list(itertools.product([False, True], repeat=len(names))))
+        own = np.zeros((len(chosen), columns.shape[1]), bool)  # the columns of the sentence itself
+        for part, name in enumerate(names):
+            own[:, list(PARTS[name])] = chosen[:, part : part + 1]
+        mixed = np.where(own, columns[row], columns.mean(0))
+        pairs = np.where(chosen[:, names.index("meaning"), None], vectors[row], vectors.mean(0))
+        factor, summand = self.calibration
+        scores = self.combine(self.query(query), pairs, mixed) * factor + summand
+        sums = {"average sentence": float(scores[0])}
+        for part, name in enumerate(names):
+            others = chosen.sum(1) - chosen[:, part]
+            weight = np.array(
+                [1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()],
+                scores.dtype,
+            )
+            sums[name] = float((np.where(chosen[:, part], weight, -weight) * scores).sum())
+        return sums
+
+
+@dataclass(eq=False)
+class VectorRelevance(ArrayHead):
+    """Relevance of a document from its stored vectors: a weighted sum of features that do not
+    depend on other documents.
+    """
+
+    FEATURES = 3
+    inputs = "vectors"
+    hidden_size: int
+    linear: Linear = field(init=False, metadata={"layer": (FEATURES, 1)})
+
+    def __call__(self, features: Floats) -> Floats:
+        """(n, 3) -> (n,)"""
+        return self.linear(wide(features))[:, 0]
+
+
+def known_columns(query: Floats, vectors: Floats, features: Floats) -> Floats:
     """Return the input columns (S, N) of `VectorScore` from query (D,), vectors (S, D) and features
     (S, F), for at least one sentence.
     """
@@ -297,6 +318,7 @@ def normalize(x: Floats) -> Floats:
 LEAST_IDF = 0.05  # the weight of the commonest token in means
 
 
+@dataclass(eq=False)
 class LateInteraction(ArrayHead):
     """A score of a sentence from the hidden vectors of its tokens and those of the query
     (`models/pocket/looks.py`).
@@ -307,13 +329,11 @@ class LateInteraction(ArrayHead):
     """
 
     inputs = "vectors"
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.weight = Linear(hidden_size, 1, fill=0.0)
-        # weights of the best cosines with tokens of the sentence, with tokens of the sentence or
-        # around it, and of the cosine of the two means
-        self.mix: Floats = np.array([8.0, 4.0, 8.0], np.float32)
+    hidden_size: int
+    weight: Linear = field(init=False, metadata={"layer": ("hidden_size", 1), "fill": 0.0})
+    # weights of the best cosines with tokens of the sentence, with tokens of the sentence or around
+    # it, and of the cosine of the two means
+    mix: Floats = field(init=False, default_factory=partial(np.array, [8.0, 4.0, 8.0], np.float32))
 
     def weigh(self, hidden: Floats, idf: Floats) -> Floats:
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
@@ -331,6 +351,7 @@ class LateInteraction(ArrayHead):
         return np.stack([inside @ weights, seen @ weights, cosine]) @ self.mix
 
 
+@dataclass(eq=False)
 class PairJudge(LateInteraction):
     """The score of a sentence that is read together with the query, as a cross-encoder reads
     (`models/pocket/looks.py`).
@@ -340,12 +361,11 @@ class PairJudge(LateInteraction):
     """
 
     jobs = ("pair",)
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__(hidden_size)
-        self.middle = Linear(2 * hidden_size, hidden_size)
-        # about the negative of an untrained encoder's late interaction
-        self.out = Linear(hidden_size, 1, fill=-12.0)
+    middle: Linear = field(
+        init=False, metadata={"layer": ("hidden_size", "hidden_size", "hidden_size")}
+    )
+    # it begins with about the negative of an untrained encoder's late interaction
+    out: Linear = field(init=False, metadata={"layer": ("hidden_size", 1), "fill": -12.0})
 
     def look(
         self, hidden: Floats, idf: Floats, asked: int, sentence: slice, around: Floats
@@ -365,29 +385,27 @@ class PairJudge(LateInteraction):
         return met + self.out(gelu(self.middle(np.append(hidden[0], text.mean(0)))))[0]
 
 
+@dataclass(eq=False)
 class Judge(LateInteraction):
     """The second look's score of a sentence that is read without the query; and the calibration of
     the sums of both looks, for sentences and for documents.
     """
 
     jobs = ("judge",)
-    # facts about a document: the four of `document_facts`, the best of the judge's scores, and the
+    # facts about a document: the four of `first_look`, the best of the judge's scores, and the
     # mean of the best three
     FACTS = 6
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__(hidden_size)
-        self.document = Linear(self.FACTS, 1, fill=0.0)
-        # weights of the first four facts, to choose among documents
-        self.near: Floats = np.array([0.0, 16.0, 2.0, 0.0], np.float32)
-        # factor and summand of a sentence's score
-        self.calibration = np.array(UNFIT, np.float32)
-        # the judge's score of a sentence that is not read again
-        self.floor: Floats = np.array(4.0, np.float32)
-
-    def answers(self, facts: np.ndarray) -> float:
-        """Return the logit that a document with these `FACTS` answers."""
-        return float(self.document(facts.astype(np.float32))[0])
+    document: Linear = field(
+        init=False, metadata={"layer": (FACTS, 1), "fill": 0.0}
+    )  # the logit that a document answers
+    # weights of the first four facts, to choose among documents
+    near: Floats = field(
+        init=False, default_factory=partial(np.array, [0.0, 16.0, 2.0, 0.0], np.float32)
+    )
+    # factor and summand of a sentence's score
+    calibration: Floats = field(init=False, default_factory=partial(np.array, UNFIT, np.float32))
+    # the judge's score of a sentence that is not read again
+    floor: Floats = field(init=False, default_factory=partial(np.array, 4.0, np.float32))
 
     def nearness(self, facts: np.ndarray) -> float:
         """Return what is added to the scores of a document's sentences when the best of several
@@ -396,16 +414,13 @@ class Judge(LateInteraction):
         return float(facts.astype(np.float32) @ self.near)
 
 
-KINDS: dict[str, type[ArrayHead]] = {
-    head_kind(kind): kind
-    for kind in (
-        TokenFeatures,
-        EndVector,
-        FirstVector,
-        PlainMeanVector,
-        VectorScore,
-        VectorRelevance,
-        Judge,
-        PairJudge,
-    )
+KINDS: dict[str, type[ArrayHead]] = {  # by the names that `head_kind` gives them
+    "token_features": TokenFeatures,
+    "end_vector": EndVector,
+    "first_vector": FirstVector,
+    "plain_mean_vector": PlainMeanVector,
+    "vector_score": VectorScore,
+    "vector_relevance": VectorRelevance,
+    "judge": Judge,
+    "pair_judge": PairJudge,
 }

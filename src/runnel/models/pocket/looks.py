@@ -1,7 +1,7 @@
 """The looks at a document whose sentence vectors are stored.
 
 The first look (`VectorScorer.look`) scores every sentence from stored vectors. Then a question or
-heading, here a *title*, passes a share of its score to the text below it (`with_leads`). In the
+heading, here a *title*, passes a share of its score to the text below it (`first_look`). In the
 second look (`Judging.look`) the best sentences are read again by the judge layers, each with the
 text around it, and each token of the query is compared with the tokens of the sentence (late
 interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these sentences are read once more,
@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runnel.backbones.encoder.config import Form
 from runnel.batching import top
 from runnel.models.model import Model
 from runnel.models.pocket.heads import Judge, PairJudge, normalize
@@ -26,8 +25,7 @@ from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.pocket.steps import read_blocks
 from runnel.models.scored import FirstLook, SecondLook
-from runnel.request import TokenCount
-from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION
+from runnel.text.kinds import ASIDE, INTRODUCED, TITLES
 
 # docs/pocket.md has the measurements by which these numbers were chosen.
 READ_AGAIN = 64  # the most sentences of a document that the judge layers read again
@@ -49,7 +47,7 @@ _TITLE = 1.0  # subtracted from the score of a title, because its answer is belo
 _ALONE = 8.0
 _USUAL = 0.4
 _BEST = 3  # the number of the judge's best scores whose mean is a fact of the document
-FACTS = 4  # the number of `document_facts`
+FACTS = 4  # the number of facts of `first_look`
 
 
 class Around(NamedTuple):
@@ -57,6 +55,14 @@ class Around(NamedTuple):
 
     titles: int  # the last tokens of the titles above it
     near: int  # tokens of the text on each side of it
+
+
+class SentenceRow(NamedTuple):
+    """What is read again for a sentence."""
+
+    ids: np.ndarray  # (T,) int32
+    sentence: slice  # the tokens of the sentence
+    around: np.ndarray  # (T,) bool, the tokens of the texts around it, without markers and prompt
 
 
 # The judge layers read little around a sentence, so that they can read more sentences in the same
@@ -67,33 +73,41 @@ PAIRED = Around(titles=24, near=32)
 # standard deviations, times this number.
 _STEPS = 4.0
 _DOCUMENT_IDF = list(COLUMNS).index("document idf")
-_NEAREST = 4  # how many of the best cosines are averaged in `document_facts`
+_NEAREST = 4  # how many of the best cosines are averaged in the facts
 
 
-def with_leads(plain: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """Return the first look's scores (S,) float32 from the head's: titles pass a share of their
-    scores to the text below them, and asides are no answers.
+def first_look(
+    query: np.ndarray,
+    document: SentenceVectors,
+    plain: np.ndarray,
+    cosines: np.ndarray,
+    features: np.ndarray,
+    *,
+    leading: bool,
+) -> FirstLook:
+    """Return the first look at a document. With `leading`, as a judge expects, titles pass a share
+    of their scores to the text below them, and asides are no answers.
+
+    The four facts about the document are the best score, the mean of the best cosines, the share of
+    the query's idf in the document, and its length; all are 0 if no sentence has a token.
+
+    Args:
+        query: (Q,) the ids of the query.
+        plain: (S,) float32 the head's scores, -inf for a sentence without a token.
+        cosines: (n,) of the query and each of the n sentences with a token; features: (n, F) of
+            these.
     """
-    scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
-    return np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
-
-
-def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return four facts about a document, (4,) fp64, from its sentences with a token: plain and
-    cosines (S,), features (S, F).
-
-    The facts are the best score, the mean of the best cosines, the share of the query's idf in the
-    document, and its length.
-    """
-    nearest = np.sort(cosines)[-_NEAREST:].mean()
-    return np.array(
-        [plain.max(), nearest, features[0, _DOCUMENT_IDF], np.log1p(len(plain)) / 8], np.float64
-    )
-
-
-def _titles(kinds: np.ndarray) -> np.ndarray:
-    """Return (S,) bool, True for questions and headings."""
-    return (kinds == QUESTION) | (kinds == HEADING)
+    scores = plain
+    if leading:
+        kinds = document.kinds
+        passed = plain + _LEAD * leads(plain, kinds) - _TITLE * np.isin(kinds, TITLES)
+        scores = np.where(kinds == ASIDE, -np.inf, passed).astype(np.float32)
+    facts = np.zeros(FACTS)
+    if len(cosines):
+        nearest = np.sort(cosines)[-_NEAREST:].mean()
+        length = np.log1p(len(cosines)) / 8
+        facts[:] = plain.max(), nearest, features[0, _DOCUMENT_IDF], length
+    return FirstLook(query, document, plain, scores, facts)
 
 
 def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -104,7 +118,7 @@ def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     score of -inf is unknown, and passes nothing on.
     """
     out = np.zeros(len(scores))
-    title = _titles(kinds)
+    title = np.isin(kinds, TITLES)
     known = scores[scores > -np.inf]
     if not title.any() or not len(known):
         return out
@@ -128,10 +142,10 @@ def lay_around(
     around: Around,
     markers: tuple[int, int],
     prompt: Sequence[int] | np.ndarray = (),
-) -> tuple[np.ndarray, int, int]:
-    """Return the ids that are read again for a sentence, and the sentence's tokens [first, last) in
-    them. They are, with markers and prompt: the titles above it, the text before it, the sentence,
-    and the text after it. A sentence of more than `longest` tokens is cut at its end.
+) -> SentenceRow:
+    """Return what is read again for a sentence, with markers and prompt: the titles above it, the
+    text before it, the sentence, and the text after it. A sentence of more than `longest` tokens is
+    cut at its end.
 
     Args:
         titles: the ids of the titles, of which the last are taken.
@@ -151,16 +165,12 @@ def lay_around(
     for part in (titles, before, text, after):
         first = sum(map(len, row)) if part is text else first
         row += [part, np.array([markers[1]])] if len(part) else []
-    return np.concatenate(row).astype(np.int32), first, first + len(text)
-
-
-def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, int]) -> np.ndarray:
-    """Return (T,) bool for the ids of `lay_around`: True for the texts around the sentence, without
-    markers and without the first `before` tokens.
-    """
-    around = ~np.isin(row, markers)
-    around[:before] = around[sentence] = False
-    return around
+    laid = np.concatenate(row).astype(np.int32)
+    place = slice(first, first + len(text))
+    beside = ~np.isin(laid, markers)
+    beside[: 1 + len(prompt)] = False
+    beside[place] = False
+    return SentenceRow(laid, place, beside)
 
 
 def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np.ndarray:
@@ -241,20 +251,21 @@ class Judging:
         if not chosen:
             return np.zeros(0)
         begin, end = self._markers
-        before = len(self._prompts["document"]) + 1
-        rows = [self._row(*one, self._prompts["document"], JUDGED) for one in chosen]
+        document_prompt = self._prompts["document"]
+        rows = [self._row(look, place, document_prompt, JUDGED) for look, place in chosen]
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
-        hidden = self._read([query, *(row for row, _, _ in rows)], "judge")
+        read = read_blocks(self._model, ("judge",), [query, *(row.ids for row in rows)])
+        hidden = [block for _, block in read]  # each row is one block
         own = np.zeros(len(query), np.float32)
         own[1 + len(prompt) : -1] = 1
         weights = self.head.weigh(hidden[0], self._model.words.idf[query]) * own
         asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
-        found = []
-        for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
-            around = _around(row, before, slice(first, last), self._markers)
-            found.append(self.head(*asked, vectors[first:last], vectors[around]))
+        found = [
+            self.head(*asked, vectors[row.sentence], vectors[row.around])
+            for vectors, row in zip(hidden[1:], rows, strict=True)
+        ]
         return np.array(found, np.float64)
 
     def _judge_pairs(
@@ -273,12 +284,11 @@ class Judging:
             for look, sentence in (chosen[i] for i in best)
         ]
         idf = self._model.words.idf[asked]
-        found = []
-        for hidden, (row, first, last) in zip(
-            self._read([row for row, _, _ in rows], "pair"), rows, strict=True
-        ):
-            around = _around(row, 1 + len(asked), slice(first, last), self._markers)
-            found.append(head.look(hidden, idf, len(asked), slice(first, last), around))
+        read = read_blocks(self._model, ("pair",), [row.ids for row in rows])
+        found = [
+            head.look(hidden, idf, len(asked), row.sentence, row.around)
+            for (_, hidden), row in zip(read, rows, strict=True)
+        ]
         sentences = [chosen[i] for i in best]
         judged = np.array(found, np.float64) + _ALONE * (self._cosines(sentences) - _USUAL)
         values = np.full(len(chosen), judged.min())
@@ -297,17 +307,18 @@ class Judging:
             prompt = self._prompts[name]
             longest = whole_tokens(self._model.backbone, len(prompt))
             rows.append(np.array([begin, *prompt, *ids[:longest], end], np.int32))
-        vectors = normalize(np.stack([hidden.mean(0) for hidden in self._read(rows, "texts")]))
+        read = read_blocks(self._model, ("texts",), rows)
+        vectors = normalize(np.stack([hidden.mean(0) for _, hidden in read]))
         return vectors[1:] @ vectors[0]
 
     def _row(
         self, look: FirstLook, sentence: int, prompt: np.ndarray, around: Around
-    ) -> tuple[np.ndarray, int, int]:
-        """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
+    ) -> SentenceRow:
+        """Return the row of a sentence; see `lay_around`."""
         longest = whole_tokens(self._model.backbone, len(prompt))
         document = look.document
         kinds = document.kinds
-        above = np.flatnonzero(_titles(kinds[:sentence]))[-_TITLES:]
+        above = np.flatnonzero(np.isin(kinds[:sentence], TITLES))[-_TITLES:]
         if len(above) == _TITLES and above[0] != above[1] - 1:  # only if they follow each other
             above = above[1:]
         if kinds[sentence] == INTRODUCED:
@@ -316,10 +327,6 @@ class Judging:
         spans = (document.bounds[title : title + 2] for title in above)
         titles = np.concatenate([document.ids[:0], *(document.ids[a:b] for a, b in spans)])
         return lay_around(document, sentence, titles, longest, around, self._markers, prompt)
-
-    def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
-        """Return the hidden vectors (T, D) fp32 of each row."""
-        return [hidden for _, hidden in read_blocks(self._model, (form,), rows, TokenCount(None))]
 
     def _conclude(
         self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float
@@ -338,7 +345,8 @@ class Judging:
         if not self.head.calibrated:
             scores = look.scores + self.head.nearness(look.facts) + judged + led
             return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)
-        answers = self.head.answers(facts_with_judged(look.facts, apart, floor))
+        facts = facts_with_judged(look.facts, apart, floor).astype(np.float32)
+        answers = float(self.head.document(facts)[0])
         factor, summand = self.head.calibration.tolist()
         inside = factor * (look.scores + judged + led) + summand
         # the logit of sigmoid(inside) * sigmoid(answers)

@@ -40,13 +40,15 @@ class PocketModel(Model):
     backbone: ArrayEncoder
     heads: Mapping[str, ArrayHead]
 
-    def _derive(self) -> None:
+    def __post_init__(self) -> None:
         features = self.heads["features"]
         assert isinstance(features, TokenFeatures)
         self.features = features
         self.weight = np.exp(features.log_weight)  # positive
         self.idf = features.idf
         self.mark_vectors = None
+
+    refresh = __post_init__  # its heads do not change
 
     def with_sentences(self) -> Model:
         return self  # `load_pocket` loads only folders with a head for sentences
@@ -117,20 +119,26 @@ def load_pocket(
     # 3. The encoder and its heads.
     backbone = ArrayEncoder(weights, file, config, DEFAULT_DTYPE if kind == "auto" else kind)
     heads = {
-        name: _read_head(name, options, backbone, source) for name, options in read.heads.items()
+        name: _read_head(name, options, backbone, weights, source)
+        for name, options in read.heads.items()
     }
     log.info("%s runs with kernels compiled for this processor", backbone.title)
     return PocketModel(backbone, **read.model_arguments(folder, heads, source))
 
 
 def _read_head(
-    name: str, config: Mapping[str, Any], backbone: ArrayEncoder, source: str
+    name: str, config: Mapping[str, Any], backbone: ArrayEncoder, file: safe_open, source: str
 ) -> ArrayHead:
-    """Return a head with its weights."""
+    """Return a head with its weights, which are in the model's file of weights."""
     kind, options = head_options(KINDS, name, config, backbone, source)
     head = kind(**options)
     assert isinstance(head, ArrayHead)
-    weights = backbone.read_head(name)
+    start = f"heads.{name}."
+    weights = {
+        key.removeprefix(start): file.get_tensor(key)
+        for key in file.keys()
+        if key.startswith(start)
+    }
     check_tensors(
         {key: StoredShape(array.shape, FILE) for key, array in weights.items()},
         {key: array.shape for key, array in head.arrays().items()},

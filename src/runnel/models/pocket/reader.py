@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from runnel.backbones.encoder.config import Form
 from runnel.models.pocket.heads import normalize
 from runnel.models.pocket.layout import Layout, lay_out, whole_tokens
 from runnel.models.pocket.sentence_vectors import SentenceSums
+from runnel.models.pocket.steps import read_passages
 from runnel.models.reading import (
     Documents,
     ReadDocument,
@@ -101,7 +103,8 @@ class PassageStream(Stream):
 
     def _read(self, ids: np.ndarray) -> np.ndarray:
         """Return the sum (D,) fp64 of the hidden vectors of these ids."""
-        (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
+        request = Request(ids, ranges=np.array([[0, len(ids)]]))
+        (result,) = read_passages(self._model, [request], ("texts",), TokenCount(None))
         return np.asarray(result.sums[0])
 
 
@@ -125,17 +128,15 @@ class PassageReader(Reader):
         """Read documents: for each, the vector of each passage and one of the whole text.
 
         In order: split and tokenize; lay out in passages; one `Request` for each document, which
-        asks the engine for the means (or the first or last tokens) of all passages; run; turn the
-        pooled hidden vectors into vectors. With `options.remember` the same pass also fills
-        `SentenceSums`, the vectors of sentences, to which the engine gives all hidden vectors
-        (`take`). These have the hidden vectors of sentences beside those of texts, if the model has
-        layers for sentences, so the first `width` columns are of texts.
+        asks for the means (or the first or last tokens) of all passages; read; turn the pooled
+        hidden vectors into vectors. With `options.remember` the same pass also fills
+        `SentenceSums`, the vectors of sentences, which `take` all hidden vectors: if the model has
+        layers for sentences, the hidden vectors of texts and beside them the ones of sentences.
         """
         model = self.model
         ranked = [RankedText.of(document) for document in documents]
         texts = [document.text for document in ranked]
         encoded = model.templates["document"].encode_batch(model.tokenizer, "document", texts)
-        width = model.backbone.hidden_size
         requests = []
         for document, pieces in zip(ranked, encoded, strict=True):
             tokens = read_sentences(document, [pieces], language=options.language)
@@ -152,17 +153,12 @@ class PassageReader(Reader):
             spans = passage_spans(document.source, tokens.spans, row.passages)
             take = sums.take if options.remember else None
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
-        engine = model.document_engine if options.remember else model.engine
-        results = engine.run(requests, TokenCount(options.progress).add)
+        both = options.remember and model.backbone.own_sentences
+        forms: tuple[Form, ...] = ("texts", "sentences") if both else ("texts",)
+        results = list(read_passages(model, requests, forms, TokenCount(options.progress)))
         read = []
-        pooled = [
-            (
-                np.asarray(result.means)[:, :width]
-                if self.embedder.pooling == "mean"
-                else _with_whole(result, width)
-            )
-            for result in results
-        ]
+        is_mean = self.embedder.pooling == "mean"
+        pooled = [result.means if is_mean else _with_whole(result) for result in results]
         for result, vectors in zip(results, self._vectors(pooled), strict=True):
             spans, sums = result.tag
             tokens_read = len(sums.layout.ids)
@@ -175,11 +171,11 @@ class PassageReader(Reader):
         return read
 
 
-def _with_whole(result: Result, width: int) -> np.ndarray:
+def _with_whole(result: Result) -> np.ndarray:
     """Return the pooled token of each passage and, for the document, their mean weighted by the
     passages' tokens, (P+1, D).
     """
-    first = np.asarray(result.get().hidden)[:, :width]
+    tokens = np.asarray(result.hidden)
     _, sums = result.tag
     counts = np.diff(sums.layout.edges).astype(np.float32)
-    return np.concatenate([first, counts[None] @ normalize(first)])
+    return np.concatenate([tokens, counts[None] @ normalize(tokens)])

@@ -20,10 +20,10 @@ from runnel.models.model import Model
 from runnel.models.pocket.heads import VectorRelevance, VectorScore, normalize
 from runnel.models.pocket.layout import lay_out, whole_tokens
 from runnel.models.pocket.lexical import FEATURES, WordTable, sentence_features, static_bm25
-from runnel.models.pocket.looks import FACTS, Judging, document_facts, with_leads
+from runnel.models.pocket.looks import Judging, first_look
 from runnel.models.pocket.sentence_vectors import SentenceSums, SentenceVectors
 from runnel.models.pocket.steps import read_blocks
-from runnel.models.scored import FirstLook, Scored
+from runnel.models.scored import Scored
 from runnel.models.scoring import sentence_tokens
 from runnel.request import Progress, TokenCount, on_cpu
 from runnel.text.documents.document import DocumentText
@@ -85,7 +85,7 @@ class VectorScorer:
         # 2. Their mean, of each form.
         weights = np.asarray(on_cpu(self.model.weight))[row]
         total = np.zeros(1)
-        for start, hidden in read_blocks(self.model, self._forms, [row], TokenCount(None)):
+        for start, hidden in read_blocks(self.model, self._forms, [row]):
             total = total + weights[start : start + len(hidden)] @ hidden
         mean = (total / weights.sum(dtype=np.float64)).astype(np.float32)
         vectors = normalize(mean.reshape(-1, backbone.hidden_size))
@@ -156,20 +156,13 @@ class VectorScorer:
 
     def look(self, query: VectorQuery, document: SentenceVectors) -> Scored:
         """Score a document that has been read."""
-        plain = np.full(len(document), -np.inf, dtype=np.float32)
+        plain = np.full(len(document.spans), -np.inf, dtype=np.float32)
         full, vectors, features = self.inputs(query, document)
-        facts = np.zeros(FACTS)
-        if full.any():
-            plain[full] = self._head(query.vector, vectors, features)
-            facts = document_facts(plain[full], vectors @ query.vector, features)
-        scores = plain if self.judging is None else with_leads(plain, document.kinds)
-        return Scored(
-            document.text,
-            document.spans,
-            scores,
-            document.kinds,
-            FirstLook(query.ids, document, plain, scores, facts),
-        )
+        plain[full] = self._head(query.vector, vectors, features)
+        cosines = vectors @ query.vector
+        leading = self.judging is not None
+        first = first_look(query.ids, document, plain, cosines, features, leading=leading)
+        return Scored(document.text, document.spans, first.scores, document.kinds, first)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
         """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without

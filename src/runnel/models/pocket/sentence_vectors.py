@@ -46,14 +46,15 @@ class SentenceVectors(Remembered):
 
     def sums(self) -> np.ndarray:
         """Return the sums of hidden vectors, (S, D) float32."""
-        return _wide(self.vectors, self.scales)
+        return self.vectors.astype(np.float32) * self.scales[:, None]
 
     def passage_sums(self, backbone: Blocks, prompt: int = 0) -> np.ndarray:
         """Return the sums of the hidden vectors of each passage as a text, (P, D) float32.
         `prompt`: tokens of the prompt.
         """
         if self.passages is not None:
-            return _wide(*self.passages)
+            vectors, scales = self.passages
+            return vectors.astype(np.float32) * scales[:, None]
         return np.add.reduceat(self.sums(), passages_of(self.bounds, backbone, prompt=prompt)[:-1])
 
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -173,7 +174,3 @@ class _Rounded:
             own / np.maximum(scale, np.finfo(np.float32).tiny)
         ).astype(np.int8)
         self.scales[places[places >= 0]] = scale[:, 0]
-
-
-def _wide(vectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    return vectors.astype(np.float32) * scales[:, None]

@@ -1,8 +1,10 @@
-"""The steps in which `VectorScorer` and `Judging` read: whole blocks of one row of ids or several,
-laid end to end.
+"""The steps in which an encoder reads documents, and whatever else is laid out in passages: whole
+blocks of one row of ids or several, laid end to end.
 
-A block needs nothing of the blocks before it, because there is no state. (`Engine` reads for
-recurrent models, and pools the hidden vectors of texts for embedders.)
+`read_blocks` reads for the sentence retriever (`VectorScorer` and `Judging`), and `read_passages`
+pools what it reads for the embedder (`PassageReader`). A block needs nothing of the blocks before
+it, because there is no state. `Engine` reads the texts that an embedder reads whole: threads
+share the steps of short texts there. It also reads all texts of recurrent models.
 
 T  tokens of a row      n  tokens of a block      D  width of the hidden vectors
 """
@@ -16,13 +18,16 @@ from runnel.backbones.encoder.config import Form
 from runnel.batching import grouped
 from runnel.errors import NumericalError
 from runnel.models.model import Model
-from runnel.request import TokenCount
+from runnel.request import OpenRequest, Request, Result, TokenCount, on_cpu
 
 _STEP = 1024  # tokens: on a CPU longer steps gain little (docs/performance.md)
 
 
 def read_blocks(
-    model: Model, forms: Sequence[Form], rows: Iterable[np.ndarray], count: TokenCount
+    model: Model,
+    forms: Sequence[Form],
+    rows: Iterable[np.ndarray],
+    count: TokenCount | None = None,
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Read rows of ids (T,), which are taken as there is room in a step.
 
@@ -49,8 +54,9 @@ def read_blocks(
     ):
         ids = np.concatenate([block for _, block in step], dtype=np.int64)
         edges = np.cumsum([0, *(len(block) for _, block in step)])
-        hidden = model.backbone.step_arrays(ids, edges, forms)
-        count.add(len(ids))
+        hidden = model.backbone.step_forms(ids, edges, forms)
+        if count is not None:
+            count.add(len(ids))
         for (start, _), (first, last) in zip(step, pairwise(edges.tolist()), strict=True):
             broken = ~np.isfinite(hidden[first:last]).all(axis=1)
             if broken.any():
@@ -58,3 +64,26 @@ def read_blocks(
                     f"the hidden vectors at token {start + int(broken.argmax())}"
                 )
             yield start, hidden[first:last]
+
+
+def read_passages(
+    model: Model, requests: Sequence[Request], forms: Sequence[Form], count: TokenCount
+) -> Iterator[Result]:
+    """Yield the results of requests, as an engine does, in order. They are of the first of the
+    forms; `Request.take` gets the hidden vectors (n, forms D) of all.
+
+    Raises:
+        NumericalError: a hidden vector is NaN or infinite.
+    """
+    weight = np.asarray(on_cpu(model.weight))
+    blocks = read_blocks(model, forms, (request.ids for request in requests), count)
+    for request in requests:
+        reading = OpenRequest(request, request.ids)
+        while reading.left:
+            start, hidden = next(blocks)
+            if request.take is not None:
+                request.take(start, hidden)
+            first = hidden[:, : model.backbone.hidden_size]
+            weights = weight[request.ids[start : start + len(first)]]
+            reading.add(len(first), *reading.part(start, first, weights))
+        yield reading.result()

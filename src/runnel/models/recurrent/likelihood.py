@@ -14,7 +14,6 @@ from torch import Tensor
 from runnel.models.head import Head
 from runnel.models.model import Model
 from runnel.models.recurrent.language_model import embedding_table, lm_head
-from runnel.request import Request
 from runnel.text.templates import Template
 
 TEMPLATE = "{document}\n\nQuestion: {query}"
@@ -38,19 +37,14 @@ class QueryLikelihood(Head):
         self._table = embedding_table(model.backbone)
         self._vocabulary = model.tokenizer.vocab_size  # further rows of the LM head are padding
 
-    def request_query(self, ids: np.ndarray, query: slice) -> Request:
-        """Return the request for a row of ids, whose slice `query` has the tokens of the query."""
-        return Request(ids, np.arange(query.start - 1, query.stop - 1), tag=ids[query])
-
     def __call__(self, hidden: Iterable[Tensor], query: np.ndarray) -> Tensor:
         """The hidden vectors (n, T, D) before each token of the query, and the query's ids (T,) ->
         scores (n,) fp32.
         """
         asked = torch.from_numpy(query.astype(np.int64)).to(self._table.device)
-        return torch.stack([self._of_one(vectors, asked) for vectors in hidden])
-
-    def _of_one(self, hidden: Tensor, query: Tensor) -> Tensor:
-        """(T, D), (T,) -> (). The logits of one document at a time are in memory."""
-        logits = self._lm_head(hidden.to(self._table.device), self._table)
-        probable = logits[:, : self._vocabulary].float().log_softmax(-1)
-        return probable.gather(1, query[:, None]).mean().cpu()
+        scores = []
+        for vectors in hidden:  # (T, D); the logits of one document at a time are in memory
+            logits = self._lm_head(vectors.to(self._table.device), self._table)
+            probable = logits[:, : self._vocabulary].float().log_softmax(-1)
+            scores.append(probable.gather(1, asked[:, None]).mean().cpu())
+        return torch.stack(scores)

@@ -73,10 +73,11 @@ class TorchModel(Model):
     def __post_init__(self) -> None:
         self.backbone.requires_grad_(False)
         self.heads.requires_grad_(False)
-        super().__post_init__()
+        self.refresh()
 
-    def _derive(self) -> None:
-        """Set what follows from the heads' weights; `Model` calls it when these are new."""
+    def refresh(self) -> None:
+        for derived in ("words", "for_sentences", "engine"):
+            vars(self).pop(derived, None)
         for head in self.heads.values():
             if isinstance(head, HeldHead):
                 head.refresh()

@@ -135,12 +135,11 @@ class StateScorer:
         # Equal texts get equal scores, although their batches may round differently: a document
         # takes the score of the first document with its text. A document whose text is not known
         # ("") keeps its own score.
-        first_with_text: dict[str, int] = {}
-        texts = enumerate(text for _, text in memory.entries())
-        taken_from = [
-            first_with_text.setdefault(text, number) if text else number for number, text in texts
-        ]
-        return scores[taken_from]
+        first_with_text: dict[str, float] = {}
+        for number, (_, text) in enumerate(memory.entries()):
+            if text:
+                scores[number] = first_with_text.setdefault(text, scores[number])
+        return scores
 
     def _score_batches(
         self, query_ids: np.ndarray, memory: Memory, progress: Progress | None

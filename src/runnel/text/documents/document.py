@@ -243,11 +243,6 @@ class DocumentText:
         at = bisect_right(self.blocks, offset, key=lambda block: block.start)
         return self.blocks[at - 1] if at else None
 
-    def at(self, offset: int) -> tuple[int | None, tuple[str, ...]]:
-        """Return the page (from 1) and the headings above a character, outermost first."""
-        block = self.block_at(offset)
-        return (block.page, block.headings) if block else (None, ())
-
     def kind_at(self, offset: int) -> str | None:
         """Return the kind of the block at a character; None before the first block."""
         block = self.block_at(offset)
