@@ -338,10 +338,6 @@ class _Page:
             self._start_in_table(node, tag)
         elif tag == "table":
             self.flow.close_table()
-        elif tag in _CELLS:
-            if (table := self.flow.table) and table.cell and len(table.rows) <= _LOOKED_AT:
-                table.cell.bold = _is_bold(node)
-            self.flow.close_cell()
         elif tag == "tr" and self.flow.table is not None:
             row = self.flow.table.rows[-1]
             links = [piece.links for piece in row.pieces if isinstance(piece, FlowBlock)]
@@ -353,12 +349,13 @@ class _Page:
             self.flow.open_table(TableBlock())
         elif tag == "tr":
             self.flow.open_row(head=node.parent is not None and node.parent.tag == "thead")
-        elif tag in _CELLS:
+        elif tag in _CELLS and self.flow.table is not None:
             attributes = node.attributes
             self.flow.open_cell(
                 spanned(attributes.get("colspan")),
                 spanned(attributes.get("rowspan")),
                 head=tag == "th",
+                bold=len(self.flow.table.rows) <= _LOOKED_AT and _is_bold(node),
             )
 
     def _flush(self) -> None:

@@ -231,8 +231,6 @@ class _Content:
             self.lists.pop()
         elif name == "table":
             self.flow.close_table()
-        elif name == "table-cell":
-            self.flow.close_cell()
         elif name == "page" and self.kind == "odp":
             self._add_blocks()
 
