@@ -366,25 +366,17 @@ class Canonical:
         if level is not None:
             kind = "heading"
             self.open_heading(level, text)
-        if self.length:
-            self._parts.append(join)
-            self.length += len(join)
-        self._parts.append(text)
+        first = self.add_source(text, join)
         for start, end in data_in(text) if len(text) >= DATA_CHARS else ():
-            self.unread.append((self.length + start, self.length + end))
+            self.unread.append((first + start, first + end))
             self.omitted["encoded (base64 or uuencode)"] += end - start
-        self.mark(self.length, self.length + len(text), kind, lead)
-        self.length += len(text)
+        self.mark(first, self.length, kind, lead)
 
-    def add_source(self, text: str) -> int:
+    def add_source(self, text: str, join: str = BREAK) -> int:
         """Append a text unchanged, whose blocks will be marks in it; return where it begins."""
-        if self.length:
-            self._parts.append(BREAK)
-            self.length += len(BREAK)
-        start = self.length
-        self._parts.append(text)
-        self.length += len(text)
-        return start
+        self._parts += [join, text] if self.length else [text]
+        self.length += len(text) + (len(join) if self.length else 0)
+        return self.length - len(text)
 
     def add_slide(self, number: int, title: str) -> None:
         """Put the following blocks under the title of a slide, which is added, or under "Slide 3"

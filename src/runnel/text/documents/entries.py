@@ -30,38 +30,64 @@ _DATE = (
     r"|\d\d?[/.]\d\d?\.?,?[ ]\d\d?:\d\d"
 )
 _TIME = r"\d\d?:\d\d(?::\d\d)?(?![\d:])"
+_HALF = r"(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?"  # of the day
 _LEVEL = (
     "TRACE|DEBUG|INFO|INFORMATION|NOTICE|WARN|WARNING|ERR|ERROR|SEVERE|FATAL|CRITICAL|CRIT|ALERT"
     "|EMERG|PANIC|VERBOSE"
 )
 _WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
+# How lines begin: the sign of the line, which is what the lines of a paragraph have in common, an
+# example, and the form of its beginning. The first form that matches counts.
+LINES = (
+    (
+        "below",
+        "10:42 AM",
+        rf"[\[(]?(?:{_DATE}[,\sT]+|(?:Today|Yesterday)(?: at)?[ ])?(?<!\d)"
+        rf"{_TIME}{_HALF}[\])]?[ \t]*\Z",
+    ),
+    ("stamp", "2024-05-01 12:00:07 began", rf"[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)"),
+    ("stamp", "[   12.345678] usb 1-1: new device", r"\[[ ]*\d+\.\d+\]"),
+    ("level", "WARN disk is full", rf"[\[(<]?(?:{_LEVEL})\b(?![ ]?=)"),
+    ("bracket", "[net] link is up", r"\[[^\]]{1,60}\][ ]*[^\s\]]"),
+    ("bracket", "10.0.0.7 - no answer", r"\d{1,3}(?:\.\d{1,3}){3}\b"),
+    ("bracket", '{"level": "info"}', r"\{\""),
+    ("bracket", "(A) call Ana", r"\([A-Z]\)[ ]\S"),
+    ("bracket", "host - - [10/Oct/2024:13:55:36] GET", r"\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/"),
+    ("bracket", "(7, 'Ana'),", r"\((?:\d+|NULL|'[^']*'),"),
+    ("bracket", "INSERT INTO users VALUES (7);", r"(?:INSERT[ ]INTO|CREATE|ALTER)[ ]"),
+    ("bracket", "PID|1|7741", r"[A-Z][A-Z\d]{2}\|"),
+    (
+        "bracket",
+        "/dev/sda1 / ext4 defaults 0 1",
+        r"\S+[ \t]+(?:/\S*|none)[ \t]+\w+[ \t]+\S+[ \t]+\d[ \t]+\d[ \t]*\Z",
+    ),
+    ("speaker", "<ana> yes", r"<[@+ ]?[^<>\s]{1,40}>[ ]"),
+    ("comment", "# limits", r"[#;]"),
+    ("key", "DTSTART;TZID=UTC:20240501", r"[A-Z][A-Z-]{1,30};[^:\s]{1,80}:"),
+    # at most four words before a colon or a sign of equality
+    (
+        "key",
+        "max size = 7",
+        r"(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
+        rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//))",
+    ),
+    # a word with a digit, a path, an address, or the rights of a file
+    (
+        "code",
+        "E-1107 pump stopped",
+        r"(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
+        r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s)",
+    ),
+    ("section", "[server]", r"\[{1,2}[^\[\]]{1,80}\]{1,2}\s*\Z"),
+)
 _SIGN = re.compile(
     r"(?:\x1b\[[\d;]*+m|\u200e)*+(?:"  # colors of a terminal, and a mark of direction
-    rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
-    rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b(?![ ]?=))"
-    # [7], an address of the Internet, a line of a web server's log, JSON, (A), rows and statements
-    # of SQL, a segment of HL7, a line of fstab
-    r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\"|\([A-Z]\)[ ]\S"
-    r"|\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/|\((?:\d+|NULL|'[^']*'),|(?:INSERT[ ]INTO|CREATE|ALTER)[ ]"
-    r"|[A-Z][A-Z\d]{2}\||\S+[ \t]+(?:/\S*|none)[ \t]+\w+[ \t]+\S+[ \t]+\d[ \t]+\d[ \t]*\Z)"
-    r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
-    r"|(?P<comment>[#;])"
-    # at most four words before a colon or a sign of equality; DTSTART;TZID=UTC:
-    r"|(?P<key>[A-Z][A-Z-]{1,30};[^:\s]{1,80}:|(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
-    rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//)))"
-    # a word with a digit, a path, an address, or the rights of a file
-    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
-    r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
-    r")"
+    + "|".join(f"({form})" for _, _, form in LINES)
+    + ")"
 )
 # ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
-_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
+_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}{_HALF}[\])]?:?\s*\Z")
 _TIMED_CHARS = 40
-# a time that is all of a line, below the name of who speaks
-_BELOW = re.compile(
-    rf"[\[(]?(?:{_DATE}[,\sT]+|(?:Today|Yesterday)(?: at)?[ ])?(?<!\d){_TIME}"
-    r"(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?\Z"
-)
 # begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
 TURN = (
     r"[QA][.:][ \t]+|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:(?!\S)"
@@ -221,13 +247,9 @@ class Entries:
 
 
 def _sign(line: str) -> str | None:
-    """Return the sign that begins a line; "below" if it is a time, "timed" if it ends with one."""
-    if _BELOW.match(line[:_TIMED_CHARS].strip()):
-        return "below"
+    """Return the sign that begins a line, "timed" if it ends with a time, or None."""
     if match := _SIGN.match(line[:_LOOK].lstrip()):
-        return match.lastgroup
-    if _SECTION.fullmatch(line.strip()):
-        return "section"
+        return LINES[(match.lastindex or 0) - 1][0]
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
 
 

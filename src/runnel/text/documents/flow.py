@@ -107,10 +107,6 @@ class _Value(NamedTuple):
     end: int
     text: str
 
-    @property
-    def is_amount(self) -> bool:
-        return is_amount(self.text)
-
 
 @dataclass(slots=True)
 class TableRow:
@@ -254,7 +250,7 @@ class TableBlock:
                 gap = self.is_sheet
                 continue
             starts = {value.start for value in line.values}
-            counted = {value.start for value in line.values if value.is_amount}
+            counted = {value.start for value in line.values if is_amount(value.text)}
             names = not counted and starts & amounts
             single = len(starts) == 1 and len(columns) > 1
             if part and (

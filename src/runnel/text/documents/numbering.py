@@ -42,19 +42,19 @@ class Numbering:
     """The numbered lists of a document, and how far they are counted."""
 
     def __init__(self, part: Element | None) -> None:
-        self._abstract: dict[str, Element] = {}  # by id
-        self._instances: dict[str, Element] = {}  # by id
+        part = Element("numbering") if part is None else part
+        # by id
+        self._abstract = {
+            attribute(definition, "abstractNumId"): definition
+            for definition in part.findall("{*}abstractNum")
+        }
+        self._instances = {attribute(num, "numId"): num for num in part.findall("{*}num")}
         self._levels: dict[str, dict[int, Element]] = {}  # by instance, its levels
         # by instance, the levels that begin at another number
         self._starts: dict[str, dict[int, int]] = {}
         # by abstract definition and level, the current number
         self._counts: dict[str, dict[int, int]] = {}
         self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
-        for child in () if part is None else part:
-            if child.tag.endswith("}abstractNum"):
-                self._abstract[attribute(child, "abstractNumId")] = child
-            elif child.tag.endswith("}num"):
-                self._instances[attribute(child, "numId")] = child
         self._linked = {
             value_of(definition, "styleLink"): definition for definition in self._abstract.values()
         }
