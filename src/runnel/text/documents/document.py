@@ -74,9 +74,9 @@ def recognize(head: bytes, name: str) -> str:
     begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
     text_by_name = FORMATS[by_name].takes == "text" and by_name != "txt"
     for kind, entry in FORMATS.items():
-        if text_by_name and kind != "pdf":
-            continue  # such as HTML in a Markdown file
-        if entry.begins is not None and re.match(entry.begins, begin):
+        # not HTML in a Markdown file
+        by_content = entry.begins is not None and (kind == "pdf" or not text_by_name)
+        if by_content and re.match(entry.begins or "", begin):
             return kind
     if suffix == ".pdf":
         raise ReadError(
@@ -329,7 +329,7 @@ class Canonical:
         self.page: int | None = None
         self.above = 0
         self.unread: list[tuple[int, int]] = []
-        self.omitted: Counter[str] = Counter()
+        self.omitted = Counter(hidden=0, deleted=0)
         self.length = 0
         self._parts: list[str] = []
         self._headings: list[tuple[int, str]] = []  # (level, title) of the open headings
@@ -479,7 +479,7 @@ class _PlainMarks:
         ]
         self._start = 0  # the end of the block before
 
-    def add(self, last: int, kind: str) -> None:
+    def add(self, last: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add the text up to `last` as a block, unless it is blank; form feeds in it are counted as
         ends of pages.
         """
@@ -488,7 +488,8 @@ class _PlainMarks:
         if self.canonical.page is not None:
             self.canonical.page += self.text.count("\f", self._start, first)
         if words:
-            self.canonical.mark(self.offset + first, self.offset + first + len(words), kind)
+            start = self.offset + first
+            self.canonical.mark(start, start + len(words), kind, lead)
         if self.canonical.page is not None:
             self.canonical.page += self.text.count("\f", first, last)
         self._start = last
@@ -515,7 +516,7 @@ class _PlainMarks:
                 self.canonical.close_headings(entry.level)
             if entry.kind == "heading":
                 self.canonical.open_heading(entry.level, entry.title)
-            self.add(min(at, last), entry.kind)
+            self.add(min(at, last), entry.kind, entry.lead)
 
 
 def _disjoint(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -84,7 +84,6 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
             if key in document.notes or key not in referred:
                 document.read(note, note=document.notes.get(key, ""))
     document.flow.add_to(canonical)
-    canonical.omitted += document.omitted
     if document.unknown:
         canonical.warnings.append(
             f"{document.unknown:,} symbols without a known character were replaced by U+FFFD"
@@ -175,8 +174,6 @@ class _Document:
         self.flow = Flow()
         self.notes: dict[tuple[str, str], str] = {}  # the marks of notes that are referred to
         self._numbered: Counter[str] = Counter()  # how many notes there are, by kind
-        # how many characters were left out, by why
-        self.omitted = Counter(dict.fromkeys(_OMITTED, 0))
         self.unknown = 0  # how many symbols are unknown
         self._style = ""  # the style of the open paragraph
 
@@ -213,13 +210,13 @@ class _Document:
         elif name == "r":
             for why, paths in _OMITTED.items():
                 if any(self._is_on(element, path) for path in paths):
-                    self.omitted[why] += length_of(element)
+                    self.canonical.omitted[why] += length_of(element)
                     return True
         elif name in _UNSHOWN:
             # also an empty field of a form, with the advice to fill it
             states = (element.find(path) for path in _UNSHOWN[name])
             unshown = any(state is not None and _is_on(state) for state in states)
-            self.omitted["hidden"] += unshown and name == "tr" and length_of(element)
+            self.canonical.omitted["hidden"] += unshown and name == "tr" and length_of(element)
             return unshown
         return False
 

@@ -130,6 +130,10 @@ _VERSE = 20
 _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
+# a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ===="
+_RULE = re.compile(r"\s*(?:[|+][-=+:| \t]*[-=]{3}[-=+:| \t]*[|+]|={2,}(?:[ \t]+={2,})+)\s*")
+_BAR = re.compile(r"(?<!\\)\|")
+_CAPTION = re.compile(r"\s*#\+CAPTION:\s*", re.IGNORECASE)  # above a table of Org
 SECTIONS = 20  # level of the name of a section, below all titles
 
 
@@ -137,8 +141,10 @@ class Entry(NamedTuple):
     """The lines [first, last) of a paragraph.
 
     Attributes:
-        kind: "line"; "heading" is the name of a section of settings.
+        kind: "line"; "heading" is the name of a section of settings. A table has "heads" and
+            "row", and "contents" for the lines drawn in it.
         level: of such a heading; of a line, the level of the sections that end before it; or 0.
+        lead: of a row, as of `Block`.
     """
 
     first: int
@@ -146,6 +152,7 @@ class Entry(NamedTuple):
     kind: str = "line"
     level: int = 0
     title: str = ""
+    lead: tuple[str, ...] = ()
 
 
 class Entries:
@@ -201,6 +208,8 @@ class Entries:
 
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose."""
+        if rules := [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]:
+            return sorted(_table(lines, rules))
         if self.log == "below":
             times = (n for n, line in enumerate(lines) if _sign(line) == "below")
             return _from((max(0, n - self._names_above) for n in times), len(lines))
@@ -251,6 +260,33 @@ def _sign(line: str) -> str | None:
     if match := _SIGN.match(line[:_LOOK].lstrip()):
         return LINES[(match.lastindex or 0) - 1][0]
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
+
+
+def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
+    """Yield what is above a table, the lines drawn in it (`rules`), and its rows.
+
+    Names of columns are above the first line that rows are below; in a grid, where each row has
+    lines around it, above a double one.
+    """
+    begin = next(n for n, line in enumerate(lines) if n in rules or line.lstrip().startswith("|"))
+    if begin:
+        yield Entry(0, begin, "paragraph")
+    yield from (Entry(rule, rule + 1, "contents") for rule in rules)
+    edges = pairwise([begin - 1, *rules, len(lines)])
+    parts = [(above + 1, below) for above, below in edges if above + 1 < below]
+    is_grid = lines[rules[0]].lstrip().startswith("+")
+    lead: tuple[str, ...] = ()
+    if len(parts) > 1 and (not is_grid or "=" in lines[parts[0][1]]):
+        yield Entry(*parts[0], "heads")
+        columns = zip(*map(_BAR.split, lines[slice(*parts.pop(0))]), strict=False)
+        title = _CAPTION.match(lines[0])
+        caption = lines[0][title.end() :] if title else ""
+        lead = (caption, *(" ".join(" ".join(cells).split()) for cells in columns))
+    for first, last in parts:
+        inner = () if is_grid else range(first + 1, last)
+        starts = (n for n in inner if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace())
+        for start, end in pairwise([first, *starts, last]):
+            yield Entry(start, end, "row", lead=lead)
 
 
 def _begun(signs: Sequence[str | None], entries: set[str | None]) -> Iterator[int]:

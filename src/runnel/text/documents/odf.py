@@ -99,11 +99,12 @@ class _Styles:
         counted = len(counts) >= depth
         counts[:] = [*counts, *first[len(counts) :]][:depth]
         counts[-1] = integer(start, counts[-1] + counted)
-        parts = []
         shown = self._value(style, depth, "display-levels")
-        for level in range(max(1, depth - shown + 1), depth + 1):
-            if form := _FORMS.get(self._text(style, level, "num-format")):
-                parts.append(numeral(counts[level - 1], form))
+        parts = [
+            numeral(counts[level - 1], form)
+            for level in range(max(1, depth - shown + 1), depth + 1)
+            if (form := _FORMS.get(self._text(style, level, "num-format")))
+        ]
         prefix = self._text(style, depth, "num-prefix")
         suffix = self._text(style, depth, "num-suffix")
         return f"{prefix}{'.'.join(parts)}{suffix}" if parts else ""
