@@ -51,6 +51,10 @@ _BOLD = "{*}rPr/{*}b"
 # why a run is left out: it has one of these properties
 _OMITTED = {"hidden": (_VANISH,), "deleted": ("{*}rPr/{*}strike", "{*}rPr/{*}dstrike")}
 _OFF = ("0", "false", "none")  # values of a property that is off; without a value it is on
+# what has a background of its own, on which white text is seen: elements, and those with a property
+_FILLED = ("tbl", "txbxContent")
+_FILLS = ("{*}pPr/{*}shd", "{*}rPr/{*}shd", "{*}rPr/{*}highlight")
+_TINY = ("1", "2")  # sizes of text that nobody sees, in halves of a point
 # elements that are not shown because of one of these properties
 _UNSHOWN = {
     "tr": ("{*}trPr/{*}del", "{*}trPr/{*}hidden"),
@@ -176,10 +180,19 @@ class _Document:
         self._numbered: Counter[str] = Counter()  # how many notes there are, by kind
         self.unknown = 0  # how many symbols are unknown
         self._style = ""  # the style of the open paragraph
+        colored = settings is not None and settings.find("{*}displayBackgroundShape") is not None
+        self._paper = "colored" if colored else "FFFFFF"  # pages
+        self._filled: set[int] = set()  # ids of elements with a background of their own
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
         self.flow.page = 1 if pages else None
+        self._filled = {
+            id(part)
+            for element in root.iter()
+            if tag(element) in _FILLED or element.find(_FILLS[0]) is not None
+            for part in element.iter()
+        }
         kept = ""  # the text of paragraphs whose ends were deleted
         for event, element, text in paragraphs(
             root, self._is_left_out, self._format_of, self._written
@@ -209,7 +222,8 @@ class _Document:
             self._style = value_of(element, "pPr/pStyle")
         elif name == "r":
             for why, paths in _OMITTED.items():
-                if any(self._is_on(element, path) for path in paths):
+                unseen = why == "hidden" and self._is_unseen(element)
+                if unseen or any(self._is_on(element, path) for path in paths):
                     self.canonical.omitted[why] += length_of(element)
                     return True
         elif name in _UNSHOWN:
@@ -227,10 +241,27 @@ class _Document:
             own is None and self.styles.is_on(self._style, path)
         )
 
+    def _is_unseen(self, run: Element) -> bool:
+        """Return whether a run is tiny, or white on white."""
+        holders = self._holders(run)
+        sizes, colors = (
+            [value_of(holder, f"rPr/{name}") for holder in holders] for name in ("sz", "color")
+        )
+        filled = id(run) in self._filled or any(
+            holder.find(path) is not None for holder in holders for path in _FILLS
+        )
+        white = next(filter(None, colors), "").upper() == self._paper
+        return next(filter(None, sizes), "") in _TINY or (white and not filled)
+
+    def _holders(self, run: Element) -> tuple[Element, ...]:
+        """Return what may have properties of a run: itself, its style, and the paragraph's."""
+        style = value_of(run, "rPr/rStyle")
+        return (run, *self.styles.chain(style), *self.styles.chain(self._style))
+
     def _format_of(self, run: Element) -> Run:
         style = value_of(run, "rPr/rStyle")
         aligned = value_of(run, "rPr/vertAlign") or self.styles.value(style, "rPr/vertAlign")
-        holders = (run, *self.styles.chain(style), *self.styles.chain(self._style))
+        holders = self._holders(run)
         fonts = (attribute(font, "ascii") for one in holders for font in one.findall(_FONTS))
         return Run(aligned == "superscript", next(filter(None, fonts), ""))
 

@@ -48,7 +48,7 @@ LINES = (
     ("stamp", "2024-05-01 12:00:07 began", rf"[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)"),
     ("stamp", "[   12.345678] usb 1-1: new device", r"\[[ ]*\d+\.\d+\]"),
     ("level", "WARN disk is full", rf"[\[(<]?(?:{_LEVEL})\b(?![ ]?=)"),
-    ("bracket", "[net] link is up", r"\[[^\]]{1,60}\][ ]*[^\s\]]"),
+    ("bracket", "[net] link is up", rf"\[[^\]]{{1,60}}\](?![ ]*{_TIME}\s*\Z)[ ]*[^\s\]]"),
     ("bracket", "10.0.0.7 - no answer", r"\d{1,3}(?:\.\d{1,3}){3}\b"),
     ("bracket", '{"level": "info"}', r"\{\""),
     ("bracket", "(A) call Ana", r"\([A-Z]\)[ ]\S"),
