@@ -55,6 +55,8 @@ LINES = (
     ("bracket", "host - - [10/Oct/2024:13:55:36] GET", r"\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/"),
     ("bracket", "(7, 'Ana'),", r"\((?:\d+|NULL|'[^']*'),"),
     ("bracket", "INSERT INTO users VALUES (7);", r"(?:INSERT[ ]INTO|CREATE|ALTER)[ ]"),
+    ("bracket", 'read(3, "abc", 4096) = 3', r"\w{1,40}\([^\n]{0,120}\)[ ]+=[ ]"),
+    ("bracket", "-A INPUT -j DROP", r"--?[A-Za-z]\S{0,40}[ ]\S{1,80}[ ]--?[A-Za-z]"),
     ("bracket", "PID|1|7741", r"[A-Z][A-Z\d]{2}\|"),
     (
         "bracket",
@@ -98,7 +100,7 @@ TURN = (
 _TURN = re.compile(TURN)
 _SPOKEN = re.compile(r"[^:=]{1,60}:(?!\S)")
 _OF_LOGS = ("stamp", "timed", "below", "level", "bracket", "speaker")
-_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
+_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t|[ ]?\.{2,}[ ])[^\s.]")  # also "Valve ... 7"
 _ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
 _STOP = re.compile(r"(?<!\s)[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
 _TERM = re.compile(r"(?![-*+\u2022])\S+(?:[ ]\S+){0,3}[ ][-\u2013\u2014][ ]\S")  # and its meaning
@@ -362,7 +364,8 @@ def _are_rows(lines: Sequence[str]) -> bool:
     if any(map(_ITEM.match, lines)):
         return False
     columns = sum(_COLUMNS.search(line) is not None for line in lines)
-    if columns >= _CODES * count or all(map(_TERM.match, lines)):
+    words = sum(len(line.split(maxsplit=1)) == 1 for line in lines)
+    if max(columns, words) >= _CODES * count or all(map(_TERM.match, lines)):
         return True
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)
