@@ -74,9 +74,8 @@ def recognize(head: bytes, name: str) -> str:
     begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
     text_by_name = FORMATS[by_name].takes == "text" and by_name != "txt"
     for kind, entry in FORMATS.items():
-        # not HTML in a Markdown file
-        by_content = entry.begins is not None and (kind == "pdf" or not text_by_name)
-        if by_content and re.match(entry.begins or "", begin):
+        is_tried = kind == "pdf" or not text_by_name  # no HTML in a Markdown file
+        if is_tried and entry.begins is not None and re.match(entry.begins, begin):
             return kind
     if suffix == ".pdf":
         raise ReadError(

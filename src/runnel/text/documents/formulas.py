@@ -21,7 +21,7 @@ _ONE_VALUE = re.compile(r"(?<=[/^_\u221a])\((\w*)\)|(?<![\w)])\((\w+)\)(?=/)")
 def formula(element: Element) -> str:
     """Return the text of a formula, with brackets around the parts of more than one value."""
     parts: list[str] = []
-    for event, part in walk(element, lambda _: False):
+    for event, part in walk(element, iter, lambda _: False):
         name = tag(part)
         sign = part.find(f"*/{{*}}{_PROPERTIES.get((event, name))}")
         parts.append(_SIGNS[event].get(name, "") if sign is None else attribute(sign, "val"))

@@ -139,7 +139,7 @@ class _Content:
 
     def read(self, content: Element) -> int:
         """Add all blocks; return the number of slides."""
-        for event, element in walk(content, self._is_omitted):
+        for event, element in walk(content, iter, self._is_omitted):
             name = tag(element)
             if event == "start":
                 self.open[name] += 1

@@ -54,7 +54,7 @@ def paragraphs(
 
     open_paragraphs: list[list[tuple[bool, str]]] = []  # pieces, and whether they are raised
     run = Run()
-    for event, element in walk(root, is_skipped):
+    for event, element in walk(root, iter, is_skipped):
         name = tag(element)
         sign: str | None = None
         if open_paragraphs and name == "oMath":

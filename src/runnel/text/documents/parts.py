@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, damage_in
@@ -20,6 +21,7 @@ from runnel.text.documents.document import Limits
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1  # a flag of an entry
+_T = TypeVar("_T")
 
 
 class Archive:
@@ -117,11 +119,13 @@ def title_of(archive: Archive, name: str) -> str | None:
     return next((e.text for e in parse(archive, name).iter() if tag(e) == "title"), None)
 
 
-def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[str, Element]]:
-    """Yield ("start" | "end", element) in document order, without recursion; ("skip", element) for
-    one that is left out.
+def walk(
+    root: _T, children_of: Callable[[_T], Iterator[_T]], left_out: Callable[[_T], bool]
+) -> Iterator[tuple[str, _T]]:
+    """Yield ("start" | "end", element) in document order, without recursion, because documents can
+    be nested without bound; ("skip", element) for one that is left out.
     """
-    open_elements = [(root, iter(root))]
+    open_elements = [(root, children_of(root))]
     yield "start", root
     while open_elements:
         element, children = open_elements[-1]
@@ -132,7 +136,7 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
         elif left_out(child):
             yield "skip", child
         else:
-            open_elements.append((child, iter(child)))
+            open_elements.append((child, children_of(child)))
             yield "start", child
 
 
