@@ -169,9 +169,13 @@ class _Document:
         self.canonical = canonical
         self.archive = archive
         self.links = links
-        self.styles = _Styles(part("styles"))
-        self.numbering = Numbering(part("numbering"))
         settings = part("settings")
+        styles = part("styles")
+        language = value_of(styles, "docDefaults/rPrDefault/rPr/lang")
+        self.styles = _Styles(styles)
+        self.numbering = Numbering(
+            part("numbering"), language or value_of(settings, "themeFontLang") or "en"
+        )
         self.forms = {
             note: value_of(settings, f"{note}Pr/numFmt") or form for note, form in _FORMS.items()
         }
