@@ -133,7 +133,7 @@ _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
 # a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ===="
-_RULE = re.compile(r"\s*(?:[|+][-=+:| \t]*[-=]{3}[-=+:| \t]*[|+]|={2,}(?:[ \t]+={2,})+)\s*")
+_RULE = re.compile(r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++)\s*+")
 _BAR = re.compile(r"(?<!\\)\|")
 _CAPTION = re.compile(r"\s*#\+CAPTION:\s*", re.IGNORECASE)  # above a table of Org
 SECTIONS = 20  # level of the name of a section, below all titles
