@@ -37,7 +37,7 @@ _HAS_DIGIT = re.compile(r"\d")
 _MOST_JOINED_CHARS = 40  # of a word that is also indexed without its hyphens
 _MOST_CHARS = 1000  # of a word in which single letters are looked for
 _FULL_WIDTH = re.compile("[\uff01-\uff5e]+")  # letters as wide as a Han character
-_COMPOUND = re.compile(r"(?<!_)_*+[^\W_]++(?:[-_]+[^\W_]++)*+_*+")  # E-1107, __init__, refreshToken
+_COMPOUND = re.compile(r"(?<!_)_*+[^\W_]++(?:[-_]+[^\W_]++)*+_*+")  # E-1107, __init__
 # of a compound word: words of one case, a capital before them included, and numbers. HTTPServer2
 # has HTTP, Server and 2.
 _CAPITALS = "A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0401\u0410-\u042f"
