@@ -113,7 +113,8 @@ _NO_END = tuple(
         ),
         # Univ. Press; but: at the Univ. The
         (
-            r"\b(?:Pub|[Ii]nkl|[Zz]zgl|[Ee]xkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)\.\s+\Z",
+            r"\b(?:Pub|[Ii]nkl|[Zz]zgl|[Ee]xkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)"
+            r"\.\s+\Z",
             rf"(?!(?:{_OPENERS})\b)[A-Z]",
         ),
         (r"\bdeg\.\s+\Z", r"[CFK]\b"),  # 20 deg. C
