@@ -53,6 +53,7 @@ ENGLISH = [
     "The answer is no. ¦I have 3. ¦You have 4. ¦They left on Feb. 3. ¦He came.",
     "The 50-mg., 75-mg. and 100-mg. tablets are white. ¦Add 2 tbsp. sugar and 3 oz. of salt. ¦Stir.",
     "Acme Co., Ltd. (the Seller) and Foo Pty. Ltd. agree. ¦It was signed by Acme Inc. ¦They left.",
+    "The vol. is 3 l. ¦Fill it. ¦The load is 5 t. ¦Apt. 7B is free. ¦Is it on? ¦No. ¦Go on.",
     # numbers alone, and labels
     "Steps: 1. Open it. ¦2. Wait. ¦3. Close it. ¦Done.",
     "Sec. 4. A person may not do so. ¦See Sec. 4. ¦It applies.",

@@ -74,6 +74,7 @@ def test_a_part_between_other_characters_has_words_of_the_whole(text):
         ("getÜberlauf", "get überlauf"),
         ("файлИмя", "файл имя"),
         ("foo__bar", "foo bar"),
+        ("__init__ of _read", "init read"),
         # a letter alone also belongs to the part behind it
         ("iPhone15", "phone 15 iphone"),
         ("OAuth2Token", "auth token oauth"),

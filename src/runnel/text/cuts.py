@@ -140,6 +140,15 @@ def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
     return kinds, space
 
 
+# by the type of a pre-tokenizer, what `_breaks` returns
+_BREAKS = {
+    "BertPreTokenizer": (_BOTH, _NONE),
+    "Whitespace": (_BOTH, _NONE),
+    "WhitespaceSplit": (_ONLY_SPACE, _NONE),
+    "Digits": (_NONE, _BOTH),
+}
+
+
 def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the kinds of cuts where this pre-tokenizer always splits, and the kinds for which
     other pre-tokenizers decide.
@@ -150,14 +159,8 @@ def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
         return (_ONLY_SPACE if split else _NONE), _ONLY_SPACE
     if space != " ":
         return _NONE, _NONE
-    if kind in ("BertPreTokenizer", "Whitespace") or (
-        kind == "ByteLevel" and part.get("use_regex", True)
-    ):
-        return _BOTH, _NONE
-    if kind == "WhitespaceSplit":
-        return _ONLY_SPACE, _NONE
-    if kind in ("ByteLevel", "Digits"):
-        return _NONE, _BOTH
+    if kind == "ByteLevel":
+        return (_BOTH, _NONE) if part.get("use_regex", True) else (_NONE, _BOTH)
     if kind == "Punctuation" and part.get("behavior", "Isolated") != "MergedWithNext":
         return _NONE, _ONLY_SPACE
     isolates = (
@@ -166,7 +169,7 @@ def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
         and not part.get("invert", False)
         and part.get("behavior") == "Isolated"
     )
-    return (_BOTH if isolates else _NONE), _NONE
+    return _BREAKS.get(kind, (_BOTH if isolates else _NONE, _NONE))
 
 
 def _after_pre_tokenizer(spec: Spec, kinds: frozenset[str], space: str) -> frozenset[str]:

@@ -141,9 +141,8 @@ class LinePlace:
 
 def read_head(path: str | Path, size: int) -> bytes:
     """Read the first `size` bytes of a file, unpacked."""
-    with open_bytes(Path(path).absolute()) as file:
-        with damage_in(path, *DAMAGED):
-            return unpacked(file, str(path)).read(size)
+    with open_bytes(Path(path).absolute()) as file, damage_in(path, *DAMAGED):
+        return unpacked(file, str(path)).read(size)
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:

@@ -44,8 +44,11 @@ _AGREE = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 1]], dtyp
 
 # kinds of character: a hyphen is any dash, _SOFT a soft hyphen
 _LETTER, _BLANK, _NEWLINE, _HYPHEN, _SOFT, _UNSEEN = range(6)
-_SOFT_HYPHEN = "\u00ad"
-_ZERO_WIDTH = "\u200b\u200c\u200d\u2060\ufeff"
+_KINDS = {
+    **dict.fromkeys("\n\r\v\f\u2028\u2029\u0085", _NEWLINE),
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", _UNSEEN),  # of no width
+    **{"\u00ad": _SOFT, "\u2212": _HYPHEN},
+}
 # typographic quotation marks, and the plain one that each is compared as
 _MARKS = {**dict.fromkeys("‘’‚‛‹›′´`", "'"), **dict.fromkeys("“”„‟«»″", '"')}
 
@@ -190,15 +193,11 @@ def _letters(text: str, *, fold_case: bool = True) -> _Letters:
 @cache
 def _fold(character: str, fold_case: bool) -> tuple[int, str]:
     """Return the kind of a character, and its letters."""
-    if character in "\n\r\v\f\u2028\u2029\u0085":
-        return _NEWLINE, ""
+    if character in _KINDS:
+        return _KINDS[character], ""
     if character.isspace():
         return _BLANK, ""
-    if character == _SOFT_HYPHEN:
-        return _SOFT, ""
-    if character in _ZERO_WIDTH:
-        return _UNSEEN, ""
-    if unicodedata.category(character) == "Pd" or character == "−":
+    if unicodedata.category(character) == "Pd":
         return _HYPHEN, ""
     letters = unicodedata.normalize("NFKD", _MARKS.get(character, character))
     if fold_case:

@@ -61,7 +61,7 @@ _NUMBERED = (
     r"|[Aa]bs|[Aa]bb|[Aa]bschn|[Zz]iff|[Kk]ap|Bd|Bl|Anm|[Nn]\u00fam|[Pp]\u00e1gs?|[Pp]\u00e1rr"
     r"|[Aa]pdo|[Cc]ap|[Tt]el|[Ee]xt|[Vv]er|[Rr]ev|[Vv]|Docs?|[Ss]ubch|\w*[Ss]tr|[Pp]agg?"
     r"|coll|bd|[Rr]\u00e9f|r\u00e9s|b\u00e2t|\u00e9t|(?:r\u00e9)?\u00e9d|paragr|alin"
-    r"|eds?|apts?|rms?|qty|wt|lvl"
+    r"|eds?|[Aa]pts?|rms?|qty|wt|lvl"
     r"|n\u00fams|tlf|cfr|secc|t\u00edt|fasc|l\u00e1ms?|capp|figg|tabb|artt|sez|rif|afb|bijl|plm|ong"
     r"|godz|pkt|maks|wyd|dot|cz|[Rr]ozdz|za\u0142|[Zz]ob|\u015br|wsch|przyp|tyg|sygn"
     r"|[Bb]lz|[Uu]st|[Pp]oz|[Rr]ys|[\u0420\u0440]\u0438\u0441|[\u0422\u0442]\u0430\u0431\u043b"
@@ -70,7 +70,7 @@ _NUMBERED = (
 # abbreviations before a number or a name, in the middle of a sentence
 _BEFORE = (
     r"approx|c|ca|cca|cf|max|min|incl|excl|al|seq|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
-    r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
+    r"|m\u00edn|env|avg|vol|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 # before the number of a section: "\u00a7 12.", "Item 1A."
@@ -113,7 +113,8 @@ _NO_END = tuple(
         ),
         # Univ. Press; but: at the Univ. The
         (
-            r"\b(?:Pub|Inkl|Zzgl|Exkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)\.\s+\Z",
+            r"\b(?:Pub|[Ii]nkl|[Zz]zgl|[Ee]xkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)"
+            r"\.\s+\Z",
             rf"(?!(?:{_OPENERS})\b)[A-Z]",
         ),
         (r"\bdeg\.\s+\Z", r"[CFK]\b"),  # 20 deg. C
@@ -170,7 +171,7 @@ _END = tuple(
     (re.compile(before), re.compile(after))
     for before, after in (
         # pumps etc. They; 5 min. Stir
-        (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
+        (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|k[gm]|m[lg]|[glt]|cm|mm|k?Hz))\.\s+\Z", r""),
         # (A sentence.)
         (
             r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z",
@@ -195,6 +196,7 @@ _END = tuple(
         (r"[a-z\d_-]{2,}[/.][a-z]{1,4}\.\s+\Z", r""),  # in config.yaml. Edit it
         (r",\s(?:[A-Z]\.){2}\s+\Z", r"[A-Z]"),  # Washington, D.C. Congress met
         (r"\b(?:ff|no|usw)\.\s+\Z", rf"(?:{_GERMAN_OPENERS}|{_OPENERS})\b"),  # S. 3 ff. Die
+        (rf"(?<![\w.])No\.{_CLOSERS}*\s+\Z", rf"[A-Z]{_LOWER}"),  # Is it on? No. Go
         (r"(?<!\w)[:;]-?[()DP]\s+\Z", r""),  # :)
         # a picture behind a word; one alone belongs to the sentence behind it
         (r"\w\s?[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]+\s+\Z", r""),

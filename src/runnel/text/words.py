@@ -35,8 +35,9 @@ UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _LETTERS = re.compile(rf"[\w{_UNSPACED}]+")
 _HAS_DIGIT = re.compile(r"\d")
 _MOST_JOINED_CHARS = 40  # of a word that is also indexed without its hyphens
+_MOST_CHARS = 1000  # of a word in which single letters are looked for
 _FULL_WIDTH = re.compile("[\uff01-\uff5e]+")  # letters as wide as a Han character
-_COMPOUND = re.compile(r"[^\W_]++(?:[-_]+[^\W_]++)*+")  # E-1107, refresh_token, refreshToken
+_COMPOUND = re.compile(r"(?<!_)_*+[^\W_]++(?:[-_]+[^\W_]++)*+_*+")  # E-1107, __init__
 # of a compound word: words of one case, a capital before them included, and numbers. HTTPServer2
 # has HTTP, Server and 2.
 _CAPITALS = "A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0401\u0410-\u042f"
@@ -70,13 +71,14 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
             continue  # an ordinary word: river, USA, Berlin
         for word in re.split("-" if joined_by else "[-_]", whole):
             of_word = _PART.findall(word)
-            if len(of_word) > 1:
+            if len(of_word) > 1 or "_" in (word[:1], word[-1:]):
                 words += [part.lower() for part in of_word if len(part) > 1]
                 # the i of iPhone, the O of OAuth2Token
                 words += [
                     (letter + part).lower()
                     for letter, part in itertools.pairwise(of_word)
-                    if len(letter) == 1 and (letter + part).isalpha() and letter + part in word[:-1]
+                    if len(letter) == 1 and (letter + part).isalpha()
+                    if len(word) < _MOST_CHARS and letter + part in word[:-1]
                 ]
         if len(whole) <= _MOST_JOINED_CHARS and _HAS_DIGIT.search(whole) and not whole.isalnum():
             words.append(whole.replace("-", "").replace("_", "").lower())

@@ -235,6 +235,46 @@ def test_moved_deleted_and_hidden_text(tmp_path):
     assert texts(document) == ["Seen.", "shown"] and "11" in document.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("language", "numbers"),
+    [
+        ("en-US", ["1st", "Second"]),
+        ("de-DE", ["1.", "2"]),
+        ("fr-CA", ["1er", "2"]),
+        ("es-ES", ["1\u00ba", "2"]),
+        ("sv-SE", ["1:e", "2"]),
+        ("", ["1st", "Second"]),
+    ],
+)
+def test_ordinal_numbers_are_in_the_language_of_the_document(tmp_path, language, numbers):
+    levels = level(0, "%1", "ordinal"), level(1, "%2", "ordinalText")
+    body = numbered("a", 1) + numbered("b", 1, 1) + numbered("c", 1, 1)
+    spoken = f'<w:docDefaults><w:rPrDefault><w:rPr><w:lang w:val="{language}"/></w:rPr></w:rPrDefault></w:docDefaults>'
+    parts = {"numbering": abstract(0, *levels) + instance(1, 0), "styles": spoken}
+    shown_texts = texts(read(tmp_path, body, **parts))
+    assert [shown_texts[0], shown_texts[2]] == [f"{numbers[0]} a", f"{numbers[1]} c"]
+
+
+def test_white_and_tiny_text_is_left_out_unless_its_background_has_a_color(tmp_path):
+    white = '<w:color w:val="FFFFFF"/>'
+    fill = '<w:shd w:fill="203040"/>'
+    styles = style("Ghost", "ghost", f"<w:rPr>{white}</w:rPr>", kind="character")
+    box = f"<w:r><w:pict><w:txbxContent>{p(run('boxed', white))}</w:txbxContent></w:pict></w:r>"
+    body = (
+        p(run("Seen.") + run("one", white) + run("two", '<w:sz w:val="2"/>'))
+        + p(run("three", '<w:rStyle w:val="Ghost"/>'))
+        + p(run("dark", white + fill) + run(" black", '<w:color w:val="000000"/>'))
+        + p(run("shaded", white), fill)
+        + p(box)
+        + f"<w:tbl><w:tr><w:tc>{p(run('a', white))}</w:tc><w:tc>{p('b')}</w:tc></w:tr></w:tbl>"
+    )
+    document = read(tmp_path, body, styles=styles)
+    assert texts(document) == ["Seen.", "dark black", "shaded", "boxed", "a | b"]
+    assert "11" in document.warnings[0]
+    colored = read(tmp_path, p(run("one", white)), settings="<w:displayBackgroundShape/>")
+    assert texts(colored) == ["one"]
+
+
 def test_alternatives_are_read_once(tmp_path):
     def alternatives(*choices, fallback):
         inner = "".join(f"<mc:Choice>{choice}</mc:Choice>" for choice in choices)

@@ -3,11 +3,12 @@
 import time
 
 import pytest
-from helpers.document_checks import check, shown
+from helpers.document_checks import check, leads, shown
 from helpers.texts import repeat
 
 from runnel.files import Decoded
 from runnel.text.documents.document import read_plain
+from runnel.text.documents.entries import LINES
 from runnel.text.sentences import split_document
 
 
@@ -17,6 +18,11 @@ def plain(text):
 
 def lines(text):
     return [words for kind, words in shown(plain(text)) if kind == "line"]
+
+
+@pytest.mark.parametrize("example", [example for _, example, _ in LINES])
+def test_each_kind_of_line_is_read_line_by_line(example):
+    assert len(plain("\n".join([example] * 5)).blocks) == 5
 
 
 @pytest.mark.parametrize(
@@ -296,3 +302,42 @@ def test_a_row_in_columns_has_the_indented_lines_below_it():
 )
 def test_each_line_of_calendars_recipes_of_images_and_glossaries_is_an_entry(text):
     assert lines(text) == text.split("\n")
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        ("| Name | Age |\n|------+-----|\n| Ana | 30 |\n| Bob | 41 |", ("", "Name", "Age", "")),
+        ("| N. | A |\n| B. | C |\n|--+---|\n| Ana | 30 |\n| B | 4 |", ("", "N. B.", "A C", "")),
+        ("|---+----|\n| N | A |\n|---+----|\n| A | 3 |\n| B | 4 |\n|---+----|", ("", "N", "A", "")),
+        ("  | Name | Age |\n  |---|---|\n  | Ana | 30 |\n  | Bob | 41 |", ("", "Name", "Age", "")),
+        (
+            "+---+---+\n|N  |A  |\n+===+===+\n|A  |3  |\n|a  |   |\n+---+---+\n|B  |4  |\n+---+---+",
+            ("", "N", "A", ""),
+        ),
+        ("====  ===\nName  Age\n====  ===\nAna   30\n      x\nBob   41\n====  ===", ("Name Age",)),
+        ("+---+---+\n| A | 3 |\n+---+---+\n| B | 4 |\n+---+---+", ()),
+        ("====  ===\nAna   30\nBob   41\n====  ===", ()),
+    ],
+)
+def test_tables_of_org_and_restructuredtext_are_rows_that_know_their_names(table, names):
+    document = plain(f"The list.\n\n{table}\n\nMore text follows here.")
+    rows = [block for block in document.blocks if block.kind == "row"]
+    assert [block.lead for block in rows] == [("", *names) if names else ()] * 2
+    assert [kind for kind, _ in shown(document)].count("heads") == bool(names)
+    assert "".join(words for _, words in shown(document)).count("Ana") == table.count("Ana")
+
+
+def test_a_table_of_org_has_its_caption_and_what_is_above_it_is_none_of_its_rows():
+    document = plain("#+CAPTION: Rents\n| Name | Age |\n|---+---|\n| Ana | 30 |")
+    assert shown(document)[0] == ("paragraph", "#+CAPTION: Rents")
+    assert leads(document) == {"| Ana | 30 |": ("Rents", "", "Name", "Age", "")}
+
+
+def test_a_transcript_with_a_name_in_brackets_and_a_time_is_read_turn_by_turn():
+    turns = [
+        "[Ana Ruiz] 10:03:12\nIs it final?",
+        "[Bob] 10:03:45\nYes.",
+        "[Ana Ruiz] 10:04:02\nFine.",
+    ]
+    assert lines("\n\n".join(turns)) == turns

@@ -57,7 +57,11 @@ def test_a_file_without_cues_is_plain_text():
 
 
 def test_subtitles_are_recognized():
-    for head in (b"WEBVTT\n", b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\n"):
+    for head in (
+        b"WEBVTT\n",
+        b"00:03.120 --> 00:07.400\n",
+        b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\n",
+    ):
         assert recognize(head, "a.txt") == "srt"
     assert recognize(b"", "a.vtt") == "srt" and recognize(b"1\n00:00", "a") == "txt"
 

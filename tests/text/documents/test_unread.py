@@ -200,6 +200,15 @@ def test_marks_of_quoted_lines_are_not_read(form):
     assert read(document) == "He wrote: The fee is nine francs. It is due in May. Fine."
 
 
+def test_what_is_quoted_more_or_less_often_is_a_paragraph_of_its_own():
+    paragraphs = [
+        *("Ben wrote:", "> Which pump do you\n> want", ">> The red one\n>> or so", "> and when"),
+        *("On Monday", "> > Shall we meet", "> Yes\n>", "> At noon", "Fine. > 5 people come."),
+    ]
+    document = check(read_plain(Decoded("\n".join(paragraphs), "utf-8")))
+    assert [text for _, text in shown(document)] == paragraphs
+
+
 def test_entities_of_markdown_are_characters():
     text = "Tom &amp; Ann pay 5&nbsp;kg &lt;&#8364;&gt; &nosuch; `a &amp; b` <b>&quot;now&quot;</b>"
     document = check(read_markdown(Decoded(text, "utf-8")))

@@ -43,14 +43,20 @@ _HTML = re.compile(r"</[a-z][a-z0-9]{0,9}>|<(?:br|p|hr)[ /]*>", re.IGNORECASE)
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 _BREAKS = ("br", "lb", "break", "cr")  # elements that end a line
-# elements of DocBook, JATS and TEI
-_TABLES = ("table", "informaltable", "table-wrap")
-_ROWS = ("row", "tr")
-_CELLS = ("entry", "cell", "td", "th")
-_CAPTIONS = ("label", "caption", "title", "head")
-_LISTS = ("itemizedlist", "orderedlist", "simplelist", "variablelist", "list", "def-list")
-_ITEMS = ("listitem", "list-item", "item", "member", "varlistentry", "def-item")
-_IN_ITEMS = ("p", "para", "simpara", "term", "def", *_ITEMS, *_LISTS)
+# the roles of elements of DocBook, JATS and TEI in tables and lists
+_ROLES = {
+    name: role
+    for role, names in {
+        "table": "table informaltable table-wrap",
+        "row": "row tr",
+        "cell": "entry cell td th",
+        "caption": "label caption title head",
+        "list": "itemizedlist orderedlist simplelist variablelist list def-list",
+        "item": "listitem list-item item member varlistentry def-item",
+        "text": "p para simpara term def",
+    }.items()
+    for name in names.split()
+}
 _CONSTANTS: dict[object, str] = {None: "", True: "true", False: "false"}
 
 
@@ -183,9 +189,9 @@ def _value(element: ElementTree.Element) -> Value:
     """Return an element's text, or its attributes and elements; equal neighbors are a list. A table
     or a list is html.
     """
-    name = tag(element)
-    if markup := (name in _TABLES and _table(element)) or (name in _LISTS and _items(element)):
-        return markup
+    markup = {"table": _table, "list": _items}.get(_role(element))
+    if markup and (page := markup(element)):
+        return page
     if any(text and text.strip() for text in (element.text, *(child.tail for child in element))):
         for part in element.iter():
             if tag(part) in _BREAKS:
@@ -208,15 +214,16 @@ def _table(element: ElementTree.Element) -> str:
         "".join(
             _cell(cell, id(row) in heads or row.get("role") == "label")
             for cell in row
-            if tag(cell) in _CELLS
+            if _role(cell) == "cell"
         )
         for row in element.iter()
-        if tag(row) in _ROWS
+        if _role(row) == "row"
     ]
     if not any(rows):
         return ""
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
-    titles = [part for parent in (element, *element) for part in parent if tag(part) in _CAPTIONS]
+    parts = (part for parent in (element, *element) for part in parent)
+    titles = [part for part in parts if _role(part) == "caption"]
     notes = "".join(f"<p>{_flat(part)}</p>" for part in element if tag(part).endswith("-foot"))
     return f"<table><caption>{' '.join(map(_flat, titles))}</caption>{body}</table>{notes}"
 
@@ -230,11 +237,11 @@ def _cell(cell: ElementTree.Element, named: bool) -> str:
 
 def _items(element: ElementTree.Element) -> str:
     """Return a list as html; "" if its items are records."""
-    items = [child for child in element if tag(child) in _ITEMS]
+    items = [child for child in element if _role(child) == "item"]
     inner = [child for item in items for child in item if not (item.text or "").strip()]
-    if not items or not all(tag(child) in _IN_ITEMS for child in inner):
+    if not items or not all(_role(child) in ("text", "item", "list") for child in inner):
         return ""
-    titles = "".join(f"<p>{_flat(part)}</p>" for part in element if tag(part) in _CAPTIONS)
+    titles = "".join(f"<p>{_flat(part)}</p>" for part in element if _role(part) == "caption")
     return f"{titles}<ul>{''.join(f'<li>{_item(item)}</li>' for item in items)}</ul>"
 
 
@@ -245,6 +252,10 @@ def _item(item: ElementTree.Element) -> str:
         for part in item
     )
     return escape(item.text or "") + "".join(chain.from_iterable(parts))
+
+
+def _role(element: ElementTree.Element) -> str:
+    return _ROLES.get(tag(element), "")
 
 
 def _flat(element: ElementTree.Element) -> str:

@@ -74,9 +74,8 @@ def recognize(head: bytes, name: str) -> str:
     begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
     text_by_name = FORMATS[by_name].takes == "text" and by_name != "txt"
     for kind, entry in FORMATS.items():
-        if text_by_name and kind != "pdf":
-            continue  # such as HTML in a Markdown file
-        if entry.begins is not None and re.match(entry.begins, begin):
+        is_tried = kind == "pdf" or not text_by_name  # no HTML in a Markdown file
+        if is_tried and entry.begins is not None and re.match(entry.begins, begin):
             return kind
     if suffix == ".pdf":
         raise ReadError(
@@ -324,7 +323,7 @@ class Canonical:
         self.page: int | None = None
         self.above = 0
         self.unread: list[tuple[int, int]] = []
-        self.omitted: Counter[str] = Counter()
+        self.omitted = Counter(hidden=0, deleted=0)
         self.length = 0
         self._parts: list[str] = []
         self._headings: list[tuple[int, str]] = []  # (level, title) of the open headings
@@ -361,25 +360,17 @@ class Canonical:
         if level is not None:
             kind = "heading"
             self.open_heading(level, text)
-        if self.length:
-            self._parts.append(join)
-            self.length += len(join)
-        self._parts.append(text)
+        first = self.add_source(text, join)
         for start, end in data_in(text) if len(text) >= DATA_CHARS else ():
-            self.unread.append((self.length + start, self.length + end))
+            self.unread.append((first + start, first + end))
             self.omitted["encoded (base64 or uuencode)"] += end - start
-        self.mark(self.length, self.length + len(text), kind, lead)
-        self.length += len(text)
+        self.mark(first, self.length, kind, lead)
 
-    def add_source(self, text: str) -> int:
+    def add_source(self, text: str, join: str = BREAK) -> int:
         """Append a text unchanged, whose blocks will be marks in it; return where it begins."""
-        if self.length:
-            self._parts.append(BREAK)
-            self.length += len(BREAK)
-        start = self.length
-        self._parts.append(text)
-        self.length += len(text)
-        return start
+        self._parts += [join, text] if self.length else [text]
+        self.length += len(text) + (len(join) if self.length else 0)
+        return self.length - len(text)
 
     def add_slide(self, number: int, title: str) -> None:
         """Put the following blocks under the title of a slide, which is added, or under "Slide 3"
@@ -482,7 +473,7 @@ class _PlainMarks:
         ]
         self._start = 0  # the end of the block before
 
-    def add(self, last: int, kind: str) -> None:
+    def add(self, last: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add the text up to `last` as a block, unless it is blank; form feeds in it are counted as
         ends of pages.
         """
@@ -491,7 +482,8 @@ class _PlainMarks:
         if self.canonical.page is not None:
             self.canonical.page += self.text.count("\f", self._start, first)
         if words:
-            self.canonical.mark(self.offset + first, self.offset + first + len(words), kind)
+            start = self.offset + first
+            self.canonical.mark(start, start + len(words), kind, lead)
         if self.canonical.page is not None:
             self.canonical.page += self.text.count("\f", first, last)
         self._start = last
@@ -518,7 +510,7 @@ class _PlainMarks:
                 self.canonical.close_headings(entry.level)
             if entry.kind == "heading":
                 self.canonical.open_heading(entry.level, entry.title)
-            self.add(min(at, last), entry.kind)
+            self.add(min(at, last), entry.kind, entry.lead)
 
 
 def _disjoint(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -21,23 +21,20 @@ from xml.etree.ElementTree import Element
 from runnel.files import decode
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
-from runnel.text.documents.formulas import formula
 from runnel.text.documents.html import add_page
 from runnel.text.documents.numbering import Numbering, numeral
+from runnel.text.documents.office import Run, length_of, paragraphs
 from runnel.text.documents.parts import (
     Archive,
     attribute,
     first,
-    length_of,
-    paragraphs,
     parse,
     related,
     tag,
     title_of,
-    unused_alternatives,
     value_of,
 )
-from runnel.text.documents.symbols import PRIVATE, UNKNOWN, is_symbolic, symbol
+from runnel.text.documents.symbols import UNKNOWN, in_unicode
 
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
 _ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
@@ -47,18 +44,23 @@ _NOTES = {"footnotes": "footnote", "endnotes": "endnote"}
 _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # the number formats of notes
 _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # "rt" are readings of ruby
-# paths of properties: hidden text, bold text
+# paths of properties: hidden text, fonts, bold text
 _VANISH = "{*}rPr/{*}vanish"
 _FONTS = "{*}rPr/{*}rFonts"
 _BOLD = "{*}rPr/{*}b"
+# why a run is left out: it has one of these properties
+_OMITTED = {"hidden": (_VANISH,), "deleted": ("{*}rPr/{*}strike", "{*}rPr/{*}dstrike")}
 _OFF = ("0", "false", "none")  # values of a property that is off; without a value it is on
+# what has a background of its own, on which white text is seen: elements, and those with a property
+_FILLED = ("tbl", "txbxContent")
+_FILLS = ("{*}pPr/{*}shd", "{*}rPr/{*}shd", "{*}rPr/{*}highlight")
+_TINY = ("1", "2")  # sizes of text that nobody sees, in halves of a point
 # elements that are not shown because of one of these properties
 _UNSHOWN = {
     "tr": ("{*}trPr/{*}del", "{*}trPr/{*}hidden"),
     "tc": ("{*}tcPr/{*}cellDel",),
     "sdt": ("{*}sdtPr/{*}showingPlcHdr",),
 }
-_STRUCK = ("{*}rPr/{*}strike", "{*}rPr/{*}dstrike")
 _MOST_BASES = 50  # styles that are based on each other
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")
 
@@ -86,7 +88,6 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
             if key in document.notes or key not in referred:
                 document.read(note, note=document.notes.get(key, ""))
     document.flow.add_to(canonical)
-    canonical.omitted += document.omitted
     if document.unknown:
         canonical.warnings.append(
             f"{document.unknown:,} symbols without a known character were replaced by U+FFFD"
@@ -104,7 +105,6 @@ class _Styles:
             attribute(style, "styleId"): style
             for style in (() if part is None else part.findall("{*}style"))
         }
-        self._levels: dict[str, int | None] = {}
 
     def chain(self, key: str) -> Iterator[Element]:
         """Yield a style and the styles that it is based on."""
@@ -129,10 +129,8 @@ class _Styles:
 
     def level(self, key: str) -> int | None:
         """Return the heading level of a style, 0 for the title, or `_NO_LEVEL`."""
-        if key not in self._levels:
-            levels = (_level(value_of(style, "name")) for style in self.chain(key))
-            self._levels[key] = next((level for level in levels if level is not None), None)
-        return self._levels[key]
+        levels = (_level(value_of(style, "name")) for style in self.chain(key))
+        return next((level for level in levels if level is not None), None)
 
 
 def _is_on(element: Element) -> bool:
@@ -171,28 +169,37 @@ class _Document:
         self.canonical = canonical
         self.archive = archive
         self.links = links
-        self.styles = _Styles(part("styles"))
-        self.numbering = Numbering(part("numbering"))
         settings = part("settings")
+        styles = part("styles")
+        language = value_of(styles, "docDefaults/rPrDefault/rPr/lang")
+        self.styles = _Styles(styles)
+        self.numbering = Numbering(
+            part("numbering"), language or value_of(settings, "themeFontLang") or "en"
+        )
         self.forms = {
             note: value_of(settings, f"{note}Pr/numFmt") or form for note, form in _FORMS.items()
         }
         self.flow = Flow()
         self.notes: dict[tuple[str, str], str] = {}  # the marks of notes that are referred to
         self._numbered: Counter[str] = Counter()  # how many notes there are, by kind
-        self.omitted: Counter[str] = Counter()  # how many characters were left out, by why
         self.unknown = 0  # how many symbols are unknown
-        self._unused: set[int] = set()  # ids of elements that are not read
-        self._font = ""  # the font of the open run
         self._style = ""  # the style of the open paragraph
+        colored = settings is not None and settings.find("{*}displayBackgroundShape") is not None
+        self._paper = "colored" if colored else "FFFFFF"  # pages
+        self._filled: set[int] = set()  # ids of elements with a background of their own
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
         self.flow.page = 1 if pages else None
-        self._unused = unused_alternatives(root)
+        self._filled = {
+            id(part)
+            for element in root.iter()
+            if tag(element) in _FILLED or element.find(_FILLS[0]) is not None
+            for part in element.iter()
+        }
         kept = ""  # the text of paragraphs whose ends were deleted
         for event, element, text in paragraphs(
-            root, self._is_left_out, self._written, self._is_raised
+            root, self._is_left_out, self._format_of, self._written
         ):
             name = tag(element)
             if event == "text" and _loses_end(element):
@@ -213,21 +220,21 @@ class _Document:
 
     def _is_left_out(self, element: Element) -> bool:
         name = tag(element)
-        if id(element) in self._unused or name in _LEFT_OUT:
+        if name in _LEFT_OUT:
             return True
         if name == "p":
             self._style = value_of(element, "pPr/pStyle")
         elif name == "r":
-            keys = (value_of(element, "rPr/rStyle"), self._style)
-            holders = (element, *(style for key in keys for style in self.styles.chain(key)))
-            fonts = (attribute(font, "ascii") for one in holders for font in one.findall(_FONTS))
-            self._font = next(filter(None, fonts), "")
-            return self._is_hidden(element) or self._is_struck(element)
-        if name in _UNSHOWN:
+            for why, paths in _OMITTED.items():
+                unseen = why == "hidden" and self._is_unseen(element)
+                if unseen or any(self._is_on(element, path) for path in paths):
+                    self.canonical.omitted[why] += length_of(element)
+                    return True
+        elif name in _UNSHOWN:
             # also an empty field of a form, with the advice to fill it
             states = (element.find(path) for path in _UNSHOWN[name])
             unshown = any(state is not None and _is_on(state) for state in states)
-            self.omitted["hidden"] += unshown and name == "tr" and length_of(element)
+            self.canonical.omitted["hidden"] += unshown and name == "tr" and length_of(element)
             return unshown
         return False
 
@@ -238,43 +245,39 @@ class _Document:
             own is None and self.styles.is_on(self._style, path)
         )
 
-    def _is_hidden(self, run: Element) -> bool:
-        """Return whether a run is hidden text, and count its characters if it is."""
-        hidden = self._is_on(run, _VANISH)
-        self.omitted["hidden"] += hidden and length_of(run)
-        return hidden
+    def _is_unseen(self, run: Element) -> bool:
+        """Return whether a run is tiny, or white on white."""
+        holders = self._holders(run)
+        sizes, colors = (
+            [value_of(holder, f"rPr/{name}") for holder in holders] for name in ("sz", "color")
+        )
+        filled = id(run) in self._filled or any(
+            holder.find(path) is not None for holder in holders for path in _FILLS
+        )
+        white = next(filter(None, colors), "").upper() == self._paper
+        return next(filter(None, sizes), "") in _TINY or (white and not filled)
 
-    def _is_struck(self, run: Element) -> bool:
-        """Return whether a run is struck through, and count its characters if it is."""
-        struck = any(self._is_on(run, path) for path in _STRUCK)
-        self.omitted["deleted"] += struck and length_of(run)
-        return struck
-
-    def _is_raised(self, run: Element) -> bool:
-        own = value_of(run, "rPr/vertAlign")
+    def _holders(self, run: Element) -> tuple[Element, ...]:
+        """Return what may have properties of a run: itself, its style, and the paragraph's."""
         style = value_of(run, "rPr/rStyle")
-        return (own or self.styles.value(style, "rPr/vertAlign")) == "superscript"
+        return (run, *self.styles.chain(style), *self.styles.chain(self._style))
+
+    def _format_of(self, run: Element) -> Run:
+        style = value_of(run, "rPr/rStyle")
+        aligned = value_of(run, "rPr/vertAlign") or self.styles.value(style, "rPr/vertAlign")
+        holders = self._holders(run)
+        fonts = (attribute(font, "ascii") for one in holders for font in one.findall(_FONTS))
+        return Run(aligned == "superscript", next(filter(None, fonts), ""))
 
     def _written(self, element: Element) -> str | None:
-        """Return what a symbol, a formula, the mark of a note or a form field stands for."""
+        """Return what a symbol, the mark of a note or a form field stands for."""
         name = tag(element)
-        if name == "t":
-            signs = element.text or ""
-            if not (is_symbolic(self._font) or PRIVATE.search(signs)):
-                return None
-            text = "".join(symbol(self._font, sign) for sign in signs)
-        elif name == "sym":
+        if name == "sym":
             code = attribute(element, "char")
             sign = chr(int(code, 16)) if _HEXADECIMAL.fullmatch(code) else UNKNOWN
-            text = symbol(attribute(element, "font"), sign)
-        if name in ("t", "sym"):
-            self.unknown += text.count(UNKNOWN)
-            return text
+            return in_unicode(sign, attribute(element, "font"))
         if name == "ffData":
             return _field_value(element)
-        if name == "oMath":
-            self._unused.update(map(id, element))
-            return formula(element)
         note = _note(element)
         if note is None:
             return None
@@ -287,6 +290,7 @@ class _Document:
         return self.notes[note]
 
     def _add(self, paragraph: Element, text: str, note: str | None) -> None:
+        self.unknown += text.count(UNKNOWN)
         properties = paragraph.find("{*}pPr")
         style = value_of(properties, "pStyle")
         end = None if properties is None else properties.find(_VANISH)
@@ -337,11 +341,8 @@ class _Document:
             self.flow.open_cell(
                 spanned(value_of(element, "tcPr/gridSpan")),
                 merged=merge is not None and attribute(merge, "val") != "restart",
+                bold=all(map(self._is_bold, element.findall(".//{*}p"))),
             )
-        elif event == "end" and name == "tc":
-            if (table := self.flow.table) and table.cell:
-                table.cell.bold = all(map(self._is_bold, element.findall(".//{*}p")))
-            self.flow.close_cell()
         elif event == "end" and name == "tbl":
             self.flow.close_table()
 

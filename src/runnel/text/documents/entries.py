@@ -30,38 +30,66 @@ _DATE = (
     r"|\d\d?[/.]\d\d?\.?,?[ ]\d\d?:\d\d"
 )
 _TIME = r"\d\d?:\d\d(?::\d\d)?(?![\d:])"
+_HALF = r"(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?"  # of the day
 _LEVEL = (
     "TRACE|DEBUG|INFO|INFORMATION|NOTICE|WARN|WARNING|ERR|ERROR|SEVERE|FATAL|CRITICAL|CRIT|ALERT"
     "|EMERG|PANIC|VERBOSE"
 )
 _WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
+# How lines begin: the sign of the line, which is what the lines of a paragraph have in common, an
+# example, and the form of its beginning. The first form that matches counts.
+LINES = (
+    (
+        "below",
+        "10:42 AM",
+        rf"[\[(]?(?:{_DATE}[,\sT]+|(?:Today|Yesterday)(?: at)?[ ])?(?<!\d)"
+        rf"{_TIME}{_HALF}[\])]?[ \t]*\Z",
+    ),
+    ("stamp", "2024-05-01 12:00:07 began", rf"[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)"),
+    ("stamp", "[   12.345678] usb 1-1: new device", r"\[[ ]*\d+\.\d+\]"),
+    ("level", "WARN disk is full", rf"[\[(<]?(?:{_LEVEL})\b(?![ ]?=)"),
+    ("bracket", "[net] link is up", rf"\[[^\]]{{1,60}}\](?![ ]*{_TIME}\s*\Z)[ ]*[^\s\]]"),
+    ("bracket", "10.0.0.7 - no answer", r"\d{1,3}(?:\.\d{1,3}){3}\b"),
+    ("bracket", '{"level": "info"}', r"\{\""),
+    ("bracket", "(A) call Ana", r"\([A-Z]\)[ ]\S"),
+    ("bracket", "host - - [10/Oct/2024:13:55:36] GET", r"\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/"),
+    ("bracket", "(7, 'Ana'),", r"\((?:\d+|NULL|'[^']*'),"),
+    ("bracket", "INSERT INTO users VALUES (7);", r"(?:INSERT[ ]INTO|CREATE|ALTER)[ ]"),
+    ("bracket", 'read(3, "abc", 4096) = 3', r"\w{1,40}\([^\n]{0,120}\)[ ]+=[ ]"),
+    ("bracket", "-A INPUT -j DROP", r"--?[A-Za-z]\S{0,40}[ ]\S{1,80}[ ]--?[A-Za-z]"),
+    ("bracket", "PID|1|7741", r"[A-Z][A-Z\d]{2}\|"),
+    (
+        "bracket",
+        "/dev/sda1 / ext4 defaults 0 1",
+        r"\S+[ \t]+(?:/\S*|none)[ \t]+\w+[ \t]+\S+[ \t]+\d[ \t]+\d[ \t]*\Z",
+    ),
+    ("speaker", "<ana> yes", r"<[@+ ]?[^<>\s]{1,40}>[ ]"),
+    ("comment", "# limits", r"[#;]"),
+    ("key", "DTSTART;TZID=UTC:20240501", r"[A-Z][A-Z-]{1,30};[^:\s]{1,80}:"),
+    # at most four words before a colon or a sign of equality
+    (
+        "key",
+        "max size = 7",
+        r"(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
+        rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//))",
+    ),
+    # a word with a digit, a path, an address, or the rights of a file
+    (
+        "code",
+        "E-1107 pump stopped",
+        r"(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
+        r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s)",
+    ),
+    ("section", "[server]", r"\[{1,2}[^\[\]]{1,80}\]{1,2}\s*\Z"),
+)
 _SIGN = re.compile(
     r"(?:\x1b\[[\d;]*+m|\u200e)*+(?:"  # colors of a terminal, and a mark of direction
-    rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
-    rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b(?![ ]?=))"
-    # [7], an address of the Internet, a line of a web server's log, JSON, (A), rows and statements
-    # of SQL, a segment of HL7, a line of fstab
-    r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\"|\([A-Z]\)[ ]\S"
-    r"|\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/|\((?:\d+|NULL|'[^']*'),|(?:INSERT[ ]INTO|CREATE|ALTER)[ ]"
-    r"|[A-Z][A-Z\d]{2}\||\S+[ \t]+(?:/\S*|none)[ \t]+\w+[ \t]+\S+[ \t]+\d[ \t]+\d[ \t]*\Z)"
-    r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
-    r"|(?P<comment>[#;])"
-    # at most four words before a colon or a sign of equality; DTSTART;TZID=UTC:
-    r"|(?P<key>[A-Z][A-Z-]{1,30};[^:\s]{1,80}:|(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
-    rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//)))"
-    # a word with a digit, a path, an address, or the rights of a file
-    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
-    r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
-    r")"
+    + "|".join(f"({form})" for _, _, form in LINES)
+    + ")"
 )
 # ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
-_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
+_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}{_HALF}[\])]?:?\s*\Z")
 _TIMED_CHARS = 40
-# a time that is all of a line, below the name of who speaks
-_BELOW = re.compile(
-    rf"[\[(]?(?:{_DATE}[,\sT]+|(?:Today|Yesterday)(?: at)?[ ])?(?<!\d){_TIME}"
-    r"(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?\Z"
-)
 # begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
 TURN = (
     r"[QA][.:][ \t]+|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:(?!\S)"
@@ -72,7 +100,7 @@ TURN = (
 _TURN = re.compile(TURN)
 _SPOKEN = re.compile(r"[^:=]{1,60}:(?!\S)")
 _OF_LOGS = ("stamp", "timed", "below", "level", "bracket", "speaker")
-_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
+_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t|[ ]?\.{2,}[ ])[^\s.]")  # also "Valve ... 7"
 _ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
 _STOP = re.compile(r"(?<!\s)[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
 _TERM = re.compile(r"(?![-*+\u2022])\S+(?:[ ]\S+){0,3}[ ][-\u2013\u2014][ ]\S")  # and its meaning
@@ -104,6 +132,10 @@ _VERSE = 20
 _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
+# a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ===="
+_RULE = re.compile(r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++)\s*+")
+_BAR = re.compile(r"(?<!\\)\|")
+_CAPTION = re.compile(r"\s*#\+CAPTION:\s*", re.IGNORECASE)  # above a table of Org
 SECTIONS = 20  # level of the name of a section, below all titles
 
 
@@ -111,8 +143,10 @@ class Entry(NamedTuple):
     """The lines [first, last) of a paragraph.
 
     Attributes:
-        kind: "line"; "heading" is the name of a section of settings.
+        kind: "line"; "heading" is the name of a section of settings. A table has "heads" and
+            "row", and "contents" for the lines drawn in it.
         level: of such a heading; of a line, the level of the sections that end before it; or 0.
+        lead: of a row, as of `Block`.
     """
 
     first: int
@@ -120,6 +154,7 @@ class Entry(NamedTuple):
     kind: str = "line"
     level: int = 0
     title: str = ""
+    lead: tuple[str, ...] = ()
 
 
 class Entries:
@@ -175,6 +210,8 @@ class Entries:
 
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose."""
+        if rules := [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]:
+            return sorted(_table(lines, rules))
         if self.log == "below":
             times = (n for n, line in enumerate(lines) if _sign(line) == "below")
             return _from((max(0, n - self._names_above) for n in times), len(lines))
@@ -221,14 +258,37 @@ class Entries:
 
 
 def _sign(line: str) -> str | None:
-    """Return the sign that begins a line; "below" if it is a time, "timed" if it ends with one."""
-    if _BELOW.match(line[:_TIMED_CHARS].strip()):
-        return "below"
+    """Return the sign that begins a line, "timed" if it ends with a time, or None."""
     if match := _SIGN.match(line[:_LOOK].lstrip()):
-        return match.lastgroup
-    if _SECTION.fullmatch(line.strip()):
-        return "section"
+        return LINES[(match.lastindex or 0) - 1][0]
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
+
+
+def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
+    """Yield what is above a table, the lines drawn in it (`rules`), and its rows.
+
+    Names of columns are above the first line that rows are below; in a grid, where each row has
+    lines around it, above a double one.
+    """
+    begin = next(n for n, line in enumerate(lines) if n in rules or line.lstrip().startswith("|"))
+    if begin:
+        yield Entry(0, begin, "paragraph")
+    yield from (Entry(rule, rule + 1, "contents") for rule in rules)
+    edges = pairwise([begin - 1, *rules, len(lines)])
+    parts = [(above + 1, below) for above, below in edges if above + 1 < below]
+    is_grid = lines[rules[0]].lstrip().startswith("+")
+    lead: tuple[str, ...] = ()
+    if len(parts) > 1 and (not is_grid or "=" in lines[parts[0][1]]):
+        yield Entry(*parts[0], "heads")
+        columns = zip(*map(_BAR.split, lines[slice(*parts.pop(0))]), strict=False)
+        title = _CAPTION.match(lines[0])
+        caption = lines[0][title.end() :] if title else ""
+        lead = (caption, *(" ".join(" ".join(cells).split()) for cells in columns))
+    for first, last in parts:
+        inner = () if is_grid else range(first + 1, last)
+        starts = (n for n in inner if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace())
+        for start, end in pairwise([first, *starts, last]):
+            yield Entry(start, end, "row", lead=lead)
 
 
 def _begun(signs: Sequence[str | None], entries: set[str | None]) -> Iterator[int]:
@@ -304,7 +364,8 @@ def _are_rows(lines: Sequence[str]) -> bool:
     if any(map(_ITEM.match, lines)):
         return False
     columns = sum(_COLUMNS.search(line) is not None for line in lines)
-    if columns >= _CODES * count or all(map(_TERM.match, lines)):
+    words = sum(len(line.split(maxsplit=1)) == 1 for line in lines)
+    if max(columns, words) >= _CODES * count or all(map(_TERM.match, lines)):
         return True
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)

@@ -107,10 +107,6 @@ class _Value(NamedTuple):
     end: int
     text: str
 
-    @property
-    def is_amount(self) -> bool:
-        return is_amount(self.text)
-
 
 @dataclass(slots=True)
 class TableRow:
@@ -254,7 +250,7 @@ class TableBlock:
                 gap = self.is_sheet
                 continue
             starts = {value.start for value in line.values}
-            counted = {value.start for value in line.values if value.is_amount}
+            counted = {value.start for value in line.values if is_amount(value.text)}
             names = not counted and starts & amounts
             single = len(starts) == 1 and len(columns) > 1
             if part and (
@@ -409,21 +405,23 @@ class Flow:
 
     def open_row(self, *, head: bool = False) -> None:
         """Begin a row of the innermost table. `head`: its cells are names of columns."""
-        self.close_cell()
         if table := self.table:
+            table.cell = None
             table.rows.append(TableRow(head or (table.named and not table.rows), self.page))
 
     def open_cell(
-        self, columns: int = 1, rows: int = 1, *, head: bool = False, merged: bool = False
+        self,
+        columns: int = 1,
+        rows: int = 1,
+        *,
+        head: bool = False,
+        merged: bool = False,
+        bold: bool = False,
     ) -> None:
         """Begin a cell of the last row; its parameters are those of `TableCell`."""
         if (table := self.table) and table.rows:
-            table.cell = TableCell(columns, rows, head, merged)
+            table.cell = TableCell(columns, rows, head, merged, bold)
             table.rows[-1].cells.append(table.cell)
-
-    def close_cell(self) -> None:
-        if table := self.table:
-            table.cell = None
 
     def close_table(self) -> None:
         if self._open:

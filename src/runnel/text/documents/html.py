@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -16,6 +16,7 @@ from runnel.errors import ReadError
 from runnel.files import Decoded
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
 from runnel.text.documents.flow import CAPTION, Flow, FlowBlock, TableBlock, spanned
+from runnel.text.documents.parts import walk
 from runnel.text.documents.raised import raised
 from runnel.text.documents.styles import UNSHOWN, hidden_nodes
 from runnel.text.documents.table import SEPARATOR
@@ -75,6 +76,7 @@ _NUMBERS = re.compile(r"[\W\d_]+")
 _ROWS = 3  # the fewest rows of a table of contents whose texts no heading repeats
 _INLINE = ("a", "sup", "span", "label")
 _CONTROLS = ("input", "textarea", "label")  # apart from the words around them
+_BOXES = {"checked": " \u2612 ", "disabled": " \u2610 "}  # by the state of a box to check
 _STRUCK = ("del", "s", "strike")
 _NOTE_REFERENCE = ("noteref", "doc-noteref", "footnote-ref", "noteref-link")
 _NOTE = re.compile(
@@ -158,25 +160,8 @@ def _expect_flat(markup: str) -> None:
             )
 
 
-def _walk(
-    root: LexborNode, left_out: Callable[[LexborNode], bool]
-) -> Iterator[tuple[str, LexborNode]]:
-    """Yield ("text" | "start" | "end", node) in document order, without recursion: pages can be
-    nested without bound.
-    """
-    open_nodes = [(root, root.iter(include_text=True))]
-    yield "start", root
-    while open_nodes:
-        node, children = open_nodes[-1]
-        child = next(children, None)
-        if child is None:
-            open_nodes.pop()
-            yield "end", node
-        elif child.tag == "-text":
-            yield "text", child
-        elif not left_out(child):
-            open_nodes.append((child, child.iter(include_text=True)))
-            yield "start", child
+def _children(node: LexborNode) -> Iterator[LexborNode]:
+    return node.iter(include_text=True)
 
 
 def _words(node: LexborNode) -> list[str]:
@@ -200,11 +185,9 @@ def _is_bold(cell: LexborNode) -> bool:
 
 def _shown_control(node: LexborNode) -> str:
     """Return a box that is checked, or that nobody can check; other controls separate words."""
-    if node.attributes.get("type") != "checkbox":
-        return " "
-    if "checked" in node.attributes:
-        return " \u2612 "
-    return " \u2610 " if "disabled" in node.attributes else " "
+    is_box = node.attributes.get("type") == "checkbox"
+    states = (sign for state, sign in _BOXES.items() if is_box and state in node.attributes)
+    return next(states, " ")
 
 
 class _Page:
@@ -234,17 +217,16 @@ class _Page:
     def read(self, body: LexborNode) -> None:
         for node in body.css("[id], a[name]"):
             self.parts[node.attributes.get("id") or node.attributes.get("name") or ""] = node
-        for event, node in _walk(body, self._is_left_out):
+        for event, node in walk(body, _children, self._is_left_out):
             tag = node.tag or ""
-            if event == "text":
+            if tag == "-text":
                 self.inline.append(node.text_content or "")
+            if event == "skip":
                 continue
             if tag in _BLOCKS:
                 self._block(event, tag, node)
-                continue
             if tag in _CONTROLS:
-                shown = _shown_control(node) if event == "start" else " "
-                self.inline.append(shown)
+                self.inline.append(_shown_control(node) if event == "start" else " ")
             if tag in _INLINE:
                 self._inline(event, node)
             elif tag == "br" and event == "start":
@@ -338,10 +320,6 @@ class _Page:
             self._start_in_table(node, tag)
         elif tag == "table":
             self.flow.close_table()
-        elif tag in _CELLS:
-            if (table := self.flow.table) and table.cell and len(table.rows) <= _LOOKED_AT:
-                table.cell.bold = _is_bold(node)
-            self.flow.close_cell()
         elif tag == "tr" and self.flow.table is not None:
             row = self.flow.table.rows[-1]
             links = [piece.links for piece in row.pieces if isinstance(piece, FlowBlock)]
@@ -353,12 +331,13 @@ class _Page:
             self.flow.open_table(TableBlock())
         elif tag == "tr":
             self.flow.open_row(head=node.parent is not None and node.parent.tag == "thead")
-        elif tag in _CELLS:
+        elif tag in _CELLS and self.flow.table is not None:
             attributes = node.attributes
             self.flow.open_cell(
                 spanned(attributes.get("colspan")),
                 spanned(attributes.get("rowspan")),
                 head=tag == "th",
+                bold=len(self.flow.table.rows) <= _LOOKED_AT and _is_bold(node),
             )
 
     def _flush(self) -> None:

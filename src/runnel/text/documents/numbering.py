@@ -7,6 +7,7 @@ definition count on, unless they override its levels.
 from __future__ import annotations
 
 import re
+from functools import cache
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.parts import attribute, value_of
@@ -34,6 +35,14 @@ _ORDINALS = {
     **{"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"},
     **{"nine": "ninth", "twelve": "twelfth"},
 }
+# by language and number (0: others), what makes a number an ordinal
+_ENDINGS = {
+    **{
+        (language, 0): "." for language in "de da nb nn no fi is cs sk pl hr sl sr hu et lv".split()
+    },
+    **{("fr", 1): "er", ("fr", 0): "e", ("nl", 0): "e", ("sv", 0): ":e"},
+    **{(language, 0): "\u00ba" for language in ("es", "it", "pt", "gl")},
+}
 _MOST_ROMAN = 3999  # the highest number in Roman numerals
 _MOST_LETTERS = 26 * 5  # the highest in letters: a to z, aa to zz, and on to eeeee
 
@@ -41,20 +50,19 @@ _MOST_LETTERS = 26 * 5  # the highest in letters: a to z, aa to zz, and on to ee
 class Numbering:
     """The numbered lists of a document, and how far they are counted."""
 
-    def __init__(self, part: Element | None) -> None:
-        self._abstract: dict[str, Element] = {}  # by id
-        self._instances: dict[str, Element] = {}  # by id
-        self._levels: dict[str, dict[int, Element]] = {}  # by instance, its levels
-        # by instance, the levels that begin at another number
-        self._starts: dict[str, dict[int, int]] = {}
+    def __init__(self, part: Element | None, language: str = "en") -> None:
+        part = Element("numbering") if part is None else part
+        # by id
+        self._abstract = {
+            attribute(definition, "abstractNumId"): definition
+            for definition in part.findall("{*}abstractNum")
+        }
+        self._instances = {attribute(num, "numId"): num for num in part.findall("{*}num")}
+        self._levels_of = cache(self._read_levels)
+        self._language = language.partition("-")[0].lower()
         # by abstract definition and level, the current number
         self._counts: dict[str, dict[int, int]] = {}
         self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
-        for child in () if part is None else part:
-            if child.tag.endswith("}abstractNum"):
-                self._abstract[attribute(child, "abstractNumId")] = child
-            elif child.tag.endswith("}num"):
-                self._instances[attribute(child, "numId")] = child
         self._linked = {
             value_of(definition, "styleLink"): definition for definition in self._abstract.values()
         }
@@ -74,11 +82,11 @@ class Numbering:
         definition = self._definition(instance)
         if definition is None or not 0 <= level < _LEVELS:
             return ""
-        levels = self._levels_of(instance, definition)
+        levels, starts = self._levels_of(instance)
         if level not in levels:
             return ""
         counts = self._counts.setdefault(attribute(definition, "abstractNumId"), {})
-        override = self._starts[instance].get(level)
+        override = starts.get(level)
         if level not in counts or (override is not None and (instance, level) not in self._begun):
             counts[level] = _start(levels[level]) if override is None else override
         else:
@@ -91,7 +99,7 @@ class Numbering:
         for above in range(level):
             first = _start(levels[above]) if above in levels else 1
             counts.setdefault(above, first)
-        return _shown(levels, counts, level)
+        return _shown(levels, counts, level, self._language)
 
     def _definition(self, instance: str) -> Element | None:
         """Return the abstract definition of an instance, also by the style that it names."""
@@ -102,20 +110,19 @@ class Numbering:
         link = "" if definition is None else value_of(definition, "numStyleLink")
         return self._linked.get(link, definition) if link else definition
 
-    def _levels_of(self, instance: str, definition: Element) -> dict[int, Element]:
-        if instance not in self._levels:
-            overrides = self._instances[instance].findall("{*}lvlOverride")
-            own = [level for override in overrides for level in override.findall("{*}lvl")]
-            levels = [*definition.findall("{*}lvl"), *own]
-            self._levels[instance] = {
-                integer(attribute(level, "ilvl"), 0): level for level in levels
-            }
-            self._starts[instance] = {
-                integer(attribute(override, "ilvl"), 0): integer(start, 1)
-                for override in overrides
-                if (start := value_of(override, "startOverride"))
-            }
-        return self._levels[instance]
+    def _read_levels(self, instance: str) -> tuple[dict[int, Element], dict[int, int]]:
+        """Return the levels of an instance that is defined, and the numbers at which some of them
+        begin in it, if others.
+        """
+        definition = self._definition(instance)
+        overrides = self._instances[instance].findall("{*}lvlOverride")
+        own = [level for override in overrides for level in override.findall("{*}lvl")]
+        levels = [*(() if definition is None else definition.findall("{*}lvl")), *own]
+        return {integer(attribute(level, "ilvl"), 0): level for level in levels}, {
+            integer(attribute(override, "ilvl"), 0): integer(start, 1)
+            for override in overrides
+            if (start := value_of(override, "startOverride"))
+        }
 
 
 def _start(level: Element) -> int:
@@ -127,7 +134,7 @@ def integer(text: str, default: int) -> int:
     return int(text) if _NUMBER.fullmatch(text) else default
 
 
-def _shown(levels: dict[int, Element], counts: dict[int, int], level: int) -> str:
+def _shown(levels: dict[int, Element], counts: dict[int, int], level: int, language: str) -> str:
     """Return the text of a level with its numbers in place."""
     own = levels[level]
     if value_of(own, "numFmt") == "bullet":
@@ -140,22 +147,24 @@ def _shown(levels: dict[int, Element], counts: dict[int, int], level: int) -> st
         form = value_of(levels[place], "numFmt") if place in levels else "decimal"
         if decimal and form not in ("none", "decimalZero"):
             form = "decimal"
-        return numeral(counts.get(place, 1), form) if place <= level else ""
+        return numeral(counts.get(place, 1), form, language) if place <= level else ""
 
     return " ".join(_PLACE.sub(number, value_of(own, "lvlText")).split())
 
 
-def numeral(number: int, form: str) -> str:
-    """Return a number in one of Word's forms; unknown forms, and numbers that a form does not
-    reach, are decimal. Numbers in words are English, whatever the language of the document.
+def numeral(number: int, form: str, language: str = "en") -> str:
+    """Return a number in one of Word's forms; unknown forms, numbers that a form does not reach,
+    and numbers in words of other languages than English are decimal.
     """
     text = str(number)
     if form == "none":
         text = ""
     elif form == "ordinal":
-        endings = {} if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}
-        text += endings.get(number % 10, "th")
-    elif form.endswith("Text") and 0 < number <= len(_CARDINALS):
+        english = {} if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}
+        text += _ENDINGS.get((language, number)) or _ENDINGS.get(
+            (language, 0), english.get(number % 10, "th")
+        )
+    elif form.endswith("Text") and 0 < number <= len(_CARDINALS) and language == "en":
         tens, dash, last = _CARDINALS[number - 1].rpartition("-")
         if form == "ordinalText":
             last = _ORDINALS.get(last, re.sub("y$", "ie", last) + "th")

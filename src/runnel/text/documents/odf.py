@@ -99,11 +99,12 @@ class _Styles:
         counted = len(counts) >= depth
         counts[:] = [*counts, *first[len(counts) :]][:depth]
         counts[-1] = integer(start, counts[-1] + counted)
-        parts = []
         shown = self._value(style, depth, "display-levels")
-        for level in range(max(1, depth - shown + 1), depth + 1):
-            if form := _FORMS.get(self._text(style, level, "num-format")):
-                parts.append(numeral(counts[level - 1], form))
+        parts = [
+            numeral(counts[level - 1], form)
+            for level in range(max(1, depth - shown + 1), depth + 1)
+            if (form := _FORMS.get(self._text(style, level, "num-format")))
+        ]
         prefix = self._text(style, depth, "num-prefix")
         suffix = self._text(style, depth, "num-suffix")
         return f"{prefix}{'.'.join(parts)}{suffix}" if parts else ""
@@ -138,7 +139,7 @@ class _Content:
 
     def read(self, content: Element) -> int:
         """Add all blocks; return the number of slides."""
-        for event, element in walk(content, self._is_omitted):
+        for event, element in walk(content, iter, self._is_omitted):
             name = tag(element)
             if event == "start":
                 self.open[name] += 1
@@ -231,8 +232,6 @@ class _Content:
             self.lists.pop()
         elif name == "table":
             self.flow.close_table()
-        elif name == "table-cell":
-            self.flow.close_cell()
         elif name == "page" and self.kind == "odp":
             self._add_blocks()
 

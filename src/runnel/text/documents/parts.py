@@ -10,21 +10,18 @@ import xml.etree.ElementTree as ElementTree
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
+from typing import TypeVar
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, damage_in
 from runnel.text.documents.document import Limits
-from runnel.text.documents.raised import raised
 
 # methods allowed in Office files and epub; others decompress without a bound
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1  # a flag of an entry
-# by the name of an element in a paragraph of an Office file, what it stands for; "": its own text
-_WRITTEN = {"t": "", "tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+_T = TypeVar("_T")
 
 
 class Archive:
@@ -122,11 +119,13 @@ def title_of(archive: Archive, name: str) -> str | None:
     return next((e.text for e in parse(archive, name).iter() if tag(e) == "title"), None)
 
 
-def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[str, Element]]:
-    """Yield ("start" | "end", element) in document order, without recursion; ("skip", element) for
-    one that is left out.
+def walk(
+    root: _T, children_of: Callable[[_T], Iterator[_T]], left_out: Callable[[_T], bool]
+) -> Iterator[tuple[str, _T]]:
+    """Yield ("start" | "end", element) in document order, without recursion, because documents can
+    be nested without bound; ("skip", element) for one that is left out.
     """
-    open_elements = [(root, iter(root))]
+    open_elements = [(root, children_of(root))]
     yield "start", root
     while open_elements:
         element, children = open_elements[-1]
@@ -137,77 +136,8 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
         elif left_out(child):
             yield "skip", child
         else:
-            open_elements.append((child, iter(child)))
+            open_elements.append((child, children_of(child)))
             yield "start", child
-
-
-def paragraphs(
-    root: Element,
-    left_out: Callable[[Element], bool] = lambda element: False,
-    written: Callable[[Element], str | None] = lambda element: None,
-    is_raised: Callable[[Element], bool] = lambda run: False,
-) -> Iterator[tuple[str, Element, str]]:
-    """Yield ("start" | "end", element, "") for the elements of an Office part that are no text, and
-    ("text", paragraph, its text) at the end of each paragraph (p).
-
-    A paragraph in a paragraph, as of a text box, comes before it. Tab stops, which are before a
-    paragraph's words, are read as tabs.
-
-    Args:
-        written: returns the text that an element of a paragraph stands for, if the name of the
-            element does not say it.
-    """
-    open_paragraphs: list[list[tuple[bool, str]]] = []  # pieces, and whether they are raised
-    above = False  # the open run is raised
-    for event, element in walk(root, left_out):
-        name = tag(element)
-        if event == "start" and name == "p":
-            open_paragraphs.append([])
-        elif event == "end" and name == "p":
-            yield "text", element, _joined(open_paragraphs.pop())
-        elif event == "start" and name == "r":
-            above = is_raised(element)
-        elif event == "start" and open_paragraphs and name in _WRITTEN:
-            text = _WRITTEN[name] or written(element) or element.text or ""
-            open_paragraphs[-1].append((above, text))
-        elif event == "start" and open_paragraphs and (sign := written(element)) is not None:
-            open_paragraphs[-1].append((False, sign))
-        elif event != "skip":
-            yield event, element, ""
-
-
-def _joined(pieces: list[tuple[bool, str]]) -> str:
-    """Return the text of a paragraph; raised pieces beside each other are one."""
-    text = ""
-    for is_raised, group in groupby(filter(itemgetter(1), pieces), key=itemgetter(0)):
-        words = "".join(piece for _, piece in group)
-        text += raised(text, words) if is_raised else words
-    return text
-
-
-def unused_alternatives(root: Element) -> set[int]:
-    """Return the ids of the alternatives (mc:AlternateContent) that are not shown: of the choices
-    the first one with text is, or else the fallback for old programs.
-    """
-    unused = set()
-    for element in root.iter():
-        if tag(element) == "AlternateContent":
-            choices = list(element)
-            used = next((choice for choice in choices if _has_text(choice)), None)
-            unused |= {id(choice) for choice in choices if choice is not used}
-    return unused
-
-
-def length_of(element: Element) -> int:
-    """Return the number of characters in an element of an Office file."""
-    return sum(len(part.text or "") for part in element.iter() if tag(part) == "t")
-
-
-def _has_text(element: Element) -> bool:
-    return any(
-        tag(part) == "relIds" or (tag(part) == "t" and part.text and not part.text.isspace())
-        for part in element.iter()
-    )
 
 
 def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:

@@ -13,20 +13,9 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock, spanned
-from runnel.text.documents.formulas import formula
 from runnel.text.documents.numbering import integer, numeral
-from runnel.text.documents.parts import (
-    Archive,
-    attribute,
-    length_of,
-    paragraphs,
-    parse,
-    related,
-    tag,
-    title_of,
-    unused_alternatives,
-)
-from runnel.text.documents.symbols import PRIVATE, is_symbolic, symbol
+from runnel.text.documents.office import Run, length_of, paragraphs, unused_alternatives
+from runnel.text.documents.parts import Archive, attribute, parse, related, tag, title_of
 
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
@@ -95,65 +84,44 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
     """Add the title of a slide, its shapes, its SmartArt and its notes."""
     shapes = _shapes(slide)
     title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
-    inside = Canonical()  # only for the text of the title, without its blocks
-    if title is not None:
-        _read(inside, [title])
-    canonical.add_slide(canonical.page or 0, inside.finish("pptx").text)
-    _read(canonical, (shape for shape in shapes if shape is not title))
+    heading = " ".join(piece.text for piece in _flow(canonical, [title] if title else []).pieces)
+    canonical.add_slide(canonical.page or 0, heading)
+    _flow(canonical, (shape for shape in shapes if shape is not title)).add_to(canonical)
     for kind, other in related(archive, name).values():
         if kind == "diagramData":
-            _read(canonical, [parse(archive, other)])
+            _flow(canonical, [parse(archive, other)]).add_to(canonical)
         elif kind == "notesSlide":
-            notes = _shapes(parse(archive, other))
-            _read(canonical, (note for note in notes if _placeholder(note) == "body"), "note")
+            notes = (
+                note for note in _shapes(parse(archive, other)) if _placeholder(note) == "body"
+            )
+            _flow(canonical, notes, "note").add_to(canonical)
 
 
-def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = None) -> None:
-    """Add the paragraphs and tables of shapes. `kind`: the kind of all blocks (default: "item" for
-    the paragraphs of a text placeholder, "paragraph" for others).
-
-    `paragraphs` calls `left_out` for each element before its content, and `written` for each one
-    that is not left out. So `left_out` sees the beginning of a run, and notes its fonts for
-    `written`; and `written` marks the content of a formula, which it has written, for `left_out`.
+def _flow(canonical: Canonical, shapes: Iterable[Element], kind: str | None = None) -> Flow:
+    """Return the paragraphs and tables of shapes. `kind`: the kind of all blocks (default: "item"
+    for the paragraphs of a text placeholder, "paragraph" for others).
     """
     flow = Flow()
     flow.page = canonical.page
-    unused: set[int] = set()  # ids of elements whose text was written in another way
-    fonts = ["", ""]  # the fonts of the letters and of the symbols of the open run
 
-    def left_out(element: Element) -> bool:
-        if tag(element) != "r":
-            return id(element) in unused
-        fonts[:] = [_run_value(element, f"{{*}}{name}", "typeface") for name in ("latin", "sym")]
-        struck = _run_value(element, ".", "strike") in _STRUCK
+    def is_struck(element: Element) -> bool:
+        struck = tag(element) == "r" and _run_value(element, ".", "strike") in _STRUCK
         canonical.omitted["deleted"] += struck and length_of(element)
         return struck
-
-    def written(element: Element) -> str | None:
-        if tag(element) == "oMath":
-            unused.update(map(id, element))
-            return formula(element)
-        letters, symbols = fonts
-        signs = element.text or ""
-        if tag(element) != "t" or not (is_symbolic(letters) or PRIVATE.search(signs)):
-            return None
-        font = letters if is_symbolic(letters) or not symbols else symbols
-        return "".join(symbol(font if PRIVATE.match(s) else letters, s) for s in signs)
 
     for shape in shapes:
         if any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr")):
             canonical.omitted["hidden"] += length_of(shape)
             continue
-        unused.update(unused_alternatives(shape))
         shape_kind = kind or ("item" if _placeholder(shape) == "body" else "paragraph")
         counts: dict[str, int] = {}  # of the open numbered items, by level
-        for event, element, text in paragraphs(shape, left_out, written, _is_raised):
+        for event, element, text in paragraphs(shape, is_struck, _format_of):
             if event == "text":
                 number = _number(element, counts) if text.strip() else ""
                 flow.add(f"{number} {text}" if number else text, "item" if number else shape_kind)
             else:
                 _read_table(flow, event, element)
-    flow.add_to(canonical)
+    return flow
 
 
 def _run_value(run: Element, path: str, name: str) -> str:
@@ -179,8 +147,9 @@ def _number(paragraph: Element, counts: dict[str, int]) -> str:
     return _AROUND[around].format(numeral(counts[level], _FORMS[form]))
 
 
-def _is_raised(run: Element) -> bool:
-    return integer(_run_value(run, ".", "baseline"), 0) > 0
+def _format_of(run: Element) -> Run:
+    fonts = (_run_value(run, f"{{*}}{name}", "typeface") for name in ("latin", "sym"))
+    return Run(integer(_run_value(run, ".", "baseline"), 0) > 0, *fonts)
 
 
 def _read_table(flow: Flow, event: str, element: Element) -> None:
@@ -199,8 +168,6 @@ def _read_table(flow: Flow, event: str, element: Element) -> None:
         if any(element.get(rest) in _ON for rest in ("hMerge", "vMerge")):
             return
         flow.open_cell(spanned(element.get("gridSpan")), spanned(element.get("rowSpan")))
-    elif name == "tc":
-        flow.close_cell()
 
 
 def _placeholder(shape: Element) -> str | None:

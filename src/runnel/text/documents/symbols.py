@@ -52,21 +52,21 @@ _TABLES = {
     },
     "webdings": {0x20: " ", 0x61: "\u2713", 0x63: "\u2610", 0x67: "\u25a0", 0x72: "\u2717"},
 }
-PRIVATE = re.compile("[\uf000-\uf0ff]")  # where these fonts have their characters
+_PRIVATE = re.compile("[\uf000-\uf0ff]")  # where these fonts have their characters
+_SYMBOL = re.compile("[\0-\xff\uf000-\uf0ff]")  # the same, of text that is all in such a font
 UNKNOWN = "\ufffd"
 
 
-def is_symbolic(font: str) -> bool:
-    """Return whether all characters of a font are symbols."""
-    return font.strip().lower() in _TABLES
-
-
-def symbol(font: str, sign: str) -> str:
-    """Return the Unicode character for a character of a symbol font ("": Symbol), or U+FFFD if it
-    is unknown. Characters of other fonts, outside of the private area, are returned unchanged.
+def in_unicode(text: str, font: str, symbols: str = "") -> str:
+    """Return a text in which the characters of symbol fonts ("": Symbol) are those of Unicode, or
+    U+FFFD if they are unknown. Other fonts have symbols only in Unicode's private area; `symbols`
+    is the font of these, if `font` is none.
     """
-    private = PRIVATE.match(sign)
-    code = ord(sign) - 0xF000 if private else ord(sign)
-    if code <= 0xFF and (private or is_symbolic(font)):
-        return _TABLES.get(font.strip().lower() or "symbol", {}).get(code, UNKNOWN)
-    return sign
+    letters = font.strip().lower()
+    symbols = letters if letters in _TABLES else symbols.strip().lower() or letters or "symbol"
+
+    def unicode_of(match: re.Match[str]) -> str:
+        return _TABLES.get(symbols, {}).get(ord(match[0]) & 0xFF, UNKNOWN)
+
+    form = _SYMBOL if letters in _TABLES else _PRIVATE
+    return form.sub(unicode_of, text)

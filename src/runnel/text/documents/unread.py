@@ -97,7 +97,14 @@ _CLAUSE = re.compile(
     r"[*_]{0,2}[ \t]*+(?P<gap>\n\s*+)(?=(?P<below>[*_]{0,2}[^\W\d_][^\n]{0,80}))"
 )
 _TITLE_CHARS = 60  # of a title, at most
-_PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")  # blank lines, or a form feed
+# blank lines, or a form feed; in quoted mail a line without text, and the end of a line above one
+# that is quoted more or less often
+_PARAGRAPH_END = re.compile(
+    r"\n[^\S\n\f]*\n\s*|\f|^>[> \t]*\n"
+    r"|^(?P<marks>(?:>(?:[ \t]?>)*+(?=\s))?+)(?=[^\n]*\S)[^\n\f]*\n"
+    r"(?!(?P=marks)(?![ \t]?>[> \t]*\s))",
+    re.MULTILINE,
+)
 
 
 @dataclass

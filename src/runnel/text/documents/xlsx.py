@@ -111,11 +111,10 @@ def _marks(
     xml = archive.read(name)
     ranges = (range_boundaries(match[1].decode()) for match in _MERGED.finditer(xml))
     merged = {(left, top): (right, bottom) for left, top, right, bottom in ranges}
-    names = set()
-    for kind, part in related(archive, name).values():
-        table = parse(archive, part) if kind == "table" else None
-        if table is not None and table.get("headerRowCount") != "0":
-            names.add(range_boundaries(table.get("ref", ""))[1])
+    parts = related(archive, name).values()
+    tables = (parse(archive, part) for kind, part in parts if kind == "table")
+    named = (table for table in tables if table.get("headerRowCount") != "0")
+    names = {range_boundaries(table.get("ref", ""))[1] for table in named}
     pane = _FROZEN.search(xml)
     return merged, names, int(pane[1]) if pane else 0
 
