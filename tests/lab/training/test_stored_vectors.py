@@ -106,7 +106,6 @@ def test_mining_and_evaluation_by_stored_vectors(run, folder, monkeypatch):
     # what contradicts
     for more, message in (
         (("--document-prompt", "x "), "document-prompt"),
-        (("--segment-tokens", "8"), "vectors"),
         (("--max-tokens", "9"), "max_tokens = None, here it is 9"),
     ):
         done = run("lab", "evaluate", "model", "set", "--vectors", "v.npy", *more)
