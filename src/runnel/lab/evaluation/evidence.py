@@ -335,6 +335,10 @@ def _calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
     return rows
 
 
+# returns what scores sentences, and the fingerprint of its model
+ScorerOf = Callable[[System], tuple[Scorer, str | None]]
+
+
 def context_of(given: str | None) -> int | None:
     """Return the tokens of a piece from --context. "sentence" is 1 token: a piece has one sentence
     at least.
@@ -374,10 +378,11 @@ def measure(
     system: System,
     metrics: Sequence[str] | None,
     folder: Path,
+    scorer: ScorerOf = scorer_of,
 ) -> Measured:
     """Return the result of an evidence task and the values of its questions."""
     parsed = parse_metrics(METRICS if metrics is None else metrics)
-    judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl")
+    judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl", scorer)
     values = values_of(judged, parsed)
     result = {
         "task": name_of(path),
@@ -398,7 +403,7 @@ def name_of(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-def _judged(path: Path, system: System, out: Path) -> list[Judged]:
+def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Judged]:
     """Return the ranks of each question; those that OUT has not are computed and written to it."""
     settings: dict[str, object] = {
         "model": system.model,
@@ -414,7 +419,7 @@ def _judged(path: Path, system: System, out: Path) -> list[Judged]:
     dropped = Dropped()
 
     def load() -> WorkPlan[tuple[int, Evidence]]:
-        score, fingerprint = scorer_of(system)
+        score, fingerprint = scorer(system)
 
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
             number, example = numbered

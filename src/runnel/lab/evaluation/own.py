@@ -228,8 +228,13 @@ def ask(
     first `top_k`.
     """
     if not target.documents:
-        unanswered: SearchAnswer = {"rank": None, "place": None, "sentence": None, "found": []}
-        return unanswered | {"problem": target.problem}
+        return {
+            "rank": None,
+            "place": None,
+            "sentence": None,
+            "found": [],
+            "problem": target.problem,
+        }
     remembers = index.store.settings.remember and remembers_sentences(index.embedder)
     hits = index.search(
         question.query,

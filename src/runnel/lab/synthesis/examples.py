@@ -222,7 +222,7 @@ def synthesize(
     with stored_replies(to, endpoint) as replies:
         # 2. Write examples: documents, subsequences, drafts, rows.
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
-        documents = Sources(sources, settings.seed, notify)
+        documents = Sources(sources, settings.seed)
         inquiry = Inquiry(replies, settings.threads)
         synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard, texts, version)
         _write_rows(
@@ -264,7 +264,7 @@ def ask_structure(
     Raises InputError if a source, the language or a test set cannot be used.
     """
     structure = StructureRows(Decontaminator(exclude), language, seed)
-    documents = Sources(sources, seed, notify)
+    documents = Sources(sources, seed)
     path = create_folder(to) / "structure.jsonl"
     _write_rows(structure.rows(documents, limit), path, limit)
     report = structure_facts(structure, documents)

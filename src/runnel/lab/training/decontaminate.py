@@ -197,8 +197,9 @@ def _queries_with_documents(
     names = set() if path.is_dir() else set(column_names(path))
     if ("document" if names & _QUERIES else "text") in names:
         for where, row in read_named(path):
-            if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
-                yield "", [titled(row.get("title"), row["text"])]
+            text = row.get("text")
+            if not row.keys() & _QUERIES and isinstance(text, str):
+                yield "", [titled(row.get("title"), text)]
             else:
                 query = text_of(row, "question" if "question" in row else "query", where)
                 yield query, texts_of(row, "document", where)
