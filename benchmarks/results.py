@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,10 +87,16 @@ SYSTEMS = (
         "retrieval",
         "index-vectors",
         "index, vectors only",
-        options={"weight": math.inf, "rerank": 0},
+        options={"how": "index", "weight": math.inf, "rerank": 0},
         index=True,
     ),
-    System("retrieval", "index-merged", "index, not reranked", options={"rerank": 0}, index=True),
+    System(
+        "retrieval",
+        "index-merged",
+        "index, not reranked",
+        options={"how": "index", "rerank": 0},
+        index=True,
+    ),
     System("rerank", "bm25", "BM25", "bm25"),
     System("rerank", "minilm-rerank", "MiniLM", of=("bm25", "minilm")),
     System("rerank", "rerank", "`pocket`", options={"how": "rerank"}),
@@ -260,11 +267,10 @@ def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
     source = find_task(one.folder)
     folder = work.of(system)
     options = dict(system.options)
-    options["queries"] = str(source.queries)
-    if system.index:
-        options["place"] = str(work.of(_named("index")) / f"{one.name}.index")
-    else:
-        options["corpus"] = str(source.corpus)
+    options |= {"queries": str(source.queries), "corpus": str(source.corpus)}
+    if system.index:  # its index is the one that is made already
+        made = f"{one.name}.index"
+        shutil.copytree(work.of(_named("index")) / made, folder / made, dirs_exist_ok=True)
     model = _model(system)
     if system.of:
         model = str(folder / f"{one.name}.run")

@@ -70,6 +70,11 @@ def test_rows_name_commands_that_are_there():
     assert set(re.findall(r"\b[A-E]\.\d\b", PAGE)) == labels
 
 
+def test_every_row_says_what_ran_and_what_is_missing():
+    rows = [line for line in ROWS.splitlines() if re.match(r"\| (table|figure)", line)]
+    assert [row for row in rows if not re.search(r"\| ran: .+; missing: [^|]+ \|$", row)] == []
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_can_be_run(command):
     program, *arguments = shlex.split(command, comments=True)

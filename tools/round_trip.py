@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, required=True, help="the language model's file")
     options = parser.parse_args()
     rows = [json.loads(line) for line in options.examples.read_text("utf-8").split("\n") if line]
-    texts = {source.name: source.text for source in Sources(options.sources, 0, print)}
+    texts = {source.name: source.text for source in Sources(options.sources, 0)}
     if missing := {row["source"] for row in rows} - texts.keys():
         raise SystemExit(
             f"not among the sources, or copies of others: {', '.join(sorted(missing))}"

@@ -101,10 +101,15 @@ def embed_corpus(
     path: Path,
     settings: Mapping[str, object],
     max_tokens: int | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors of the documents with a text, computed once and stored at `path`, and
-    their rows in the corpus.
+    *,
+    stored: str | None = None,
+) -> tuple[np.ndarray | VectorFiles, np.ndarray]:
+    """Return the vectors of the documents with a text, and their rows in the corpus. The vectors
+    are computed once and stored at `path`, or read from the file that `stored` names (see
+    `read_vectors`).
     """
+    if stored is not None:
+        return read_vectors(Path(stored), corpus, embedder, max_tokens)
     with vector_journal(path, settings) as journal:
         if journal.begin() is None:
             work = BlockEmbedder(embedder, journal, prompt="document", max_tokens=max_tokens)

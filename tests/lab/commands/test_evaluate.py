@@ -3,12 +3,10 @@ cut, resumed work, bad input.
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from helpers.files import read_rows, write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder, tiny_model
@@ -128,35 +126,13 @@ def test_a_reranker_reorders_a_run(evaluate, beir, fake, tmp_path, options, expe
     assert (tmp_path / "out" / "beir.bm25.trec").exists() == ("--depth" in options)
 
 
-def test_an_existing_index(run, evaluate, beir, tmp_path):
+def test_an_index_of_the_corpus(evaluate, beir, tmp_path):
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     words = ("--weight", 0, "--rerank", 0, "--metrics", "MRR@10")
     made = evaluate("tiny", "beir", "--as", "index", "--out", "made", *words)
     assert made["as"] == "index" and made["metrics"]["MRR@10"] == pytest.approx((1 + 1 / 3) / 3)
-    assert (
-        "4 added, 1 failed"
-        in run("index", "beir/corpus.jsonl.gz", "--to", "library", "--model", "tiny").out
-    )
-    command = ("tiny", "beir", "--in", "library", "--out", "out", *words)
-    note = "1 relevant documents are not in library, the first is 'd4'"  # it has no text
-    assert f"note: beir: {note}" in run("lab", "evaluate", *command).err
-    found = evaluate(*command)
-    assert found["notes"] == [note], "also of finished work"
-    assert (found["metrics"], found["documents"], found["as"]) == (made["metrics"], 4, "index")
-    ranked = {name for _, name in scores(tmp_path / "out" / "beir.trec")}
-    assert ranked == {"d0", "d1", "d2", f"{beir}/corpus.jsonl.gz#d3"}  # d3 is not judged
-    assert not (tmp_path / "out" / "beir.index").exists()
-    (tmp_path / "qrels.txt").write_text((beir / "qrels" / "test.tsv").read_text())
-    of_qrels = evaluate(
-        "tiny", "qrels.txt", "--queries", "beir/queries.jsonl", "--in", "library", *words
-    )
-    assert of_qrels["metrics"] == made["metrics"]
-    assert run("index", "qrels.txt", "--to", "library").code == 0
-    assert "finished work with another commit" in run("lab", "evaluate", *command).err
-    assert run("index", write_rows(tmp_path / "a" / "d1", ["cat"]), "--to", "library").code == 0
-    run("lab", "evaluate", *command).refused("judges 'd1', which could be", "/a/d1' of the index")
-    assert run("index", "beir/queries.jsonl", "--to", "other", "--model", "tiny").code == 0
-    run("lab", "evaluate", "tiny", "beir", "--in", "other").refused("none of the 3 ", "'d1'")
+    ranked = {name for _, name in scores(tmp_path / "made" / "beir.trec")}
+    assert ranked == {"d0", "d1", "d2", "d3"} and (tmp_path / "made" / "beir.index").exists()
 
 
 @pytest.mark.parametrize(
@@ -225,9 +201,10 @@ def test_evidence(run, evidence, fake, tmp_path):
         3,
         1,
     )
-    assert result["metrics"]["Recall@1"] == 1 and result["by_position"][0]["name"] == "0 to 20 %"
+    assert result["metrics"]["Recall@1"] == 1
+    assert result["by_length"][0]["name"] == "up to 500 words"
     assert [row["sentences"] for row in result["calibration"]] == [1, 2, 9]  # scores 2, 1 and 0
-    assert "evidence at 0 to 20 %" in done.out and "sigmoid" in done.out
+    assert "up to 500 words" in done.out and "sigmoid" in done.out
     assert [row["query"] for row in read_rows(tmp_path / "out" / "evidence.queries.jsonl")] == [
         "a",
         "2",
@@ -362,30 +339,19 @@ def test_states_are_remembered_when_they_are_asked_for(run, task, tmp_path, monk
     assert refused.code == 1 and "remember" in refused.err, "a cross-encoder has no states"
 
 
-@pytest.mark.parametrize("aggregate", ["max", "sum"])
-def test_embedders_and_rerankers_by_segments(run, task, model, tmp_path, aggregate):
-    options = ("--segment-tokens", 4, "--aggregate", aggregate, "--dtype", "fp32")
-    for more in (
-        ("--stride", 2, "--out", "embed"),
-        ("--as", "rerank", "--run", "bm25.trec", "--out", "rerank"),
-    ):
-        run("lab", "evaluate", model, task, *options, *more).ok()
-    embedder, reranker = (kind.load(tmp_path / model, "float32") for kind in (Embedder, Reranker))
-    of_vectors, of_pairs = (scores(tmp_path / out / "task.trec") for out in ("embed", "rerank"))
+@pytest.mark.parametrize("stride", [2, None])
+def test_a_reranker_by_its_best_segment(run, task, model, tmp_path, stride):
+    options = ("--segment-tokens", 4, *(("--stride", stride) if stride else ()))
+    command = ("lab", "evaluate", model, task, "--dtype", "fp32", *options)
+    run(*command, "--as", "rerank", "--run", "bm25.trec", "--out", "rerank").ok()
+    reranker = Reranker.load(tmp_path / model, "float32")
+    found = scores(tmp_path / "rerank" / "task.trec")
     for name, document in DOCUMENTS.items():
-        overlapping, apart = (
-            Reading(segment_tokens=4, stride=n).cut(document, embedder.model.tokenizer)
-            for n in (2, None)
-        )
+        segments = Reading(segment_tokens=4, stride=stride).cut(document, reranker.model.tokenizer)
         for query, text in QUERIES.items():
-            products = embedder.encode_document(overlapping) @ embedder.encode_query(text)
-            logits = reranker.score(text, apart)
-            best = (products.max(), logits.max())
-            sums = (products.sum(), (1 / (1 + np.exp(-logits))).sum())
-            expected = best if aggregate == "max" else sums
-            assert (of_vectors[query, name], of_pairs[query, name]) == pytest.approx(
-                expected, abs=1e-4
-            )
+            best = reranker.score(text, segments).max()
+            assert found[query, name] == pytest.approx(best, abs=1e-4)
+    run(*command).refused("--segment-tokens has no effect")
 
 
 def test_texts_are_cut_as_options_or_else_the_recipe_of_the_run_say(
@@ -451,78 +417,16 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, tmp_path):
     assert done.out.count("mean") == 1  # nDCG@1 and nDCG@10 are not averaged
 
 
-@pytest.fixture
-def checkpoints(beir, tmp_path):
-    """Three checkpoints of a run that reads 4 tokens of a query in an evaluation."""
-    model = tiny_encoder(tmp_path / "tokenizer")
+def test_a_checkpoint_is_read_as_the_recipe_of_its_run_says(run, evaluate, beir, tmp_path):
     folder = tmp_path / "run" / "checkpoints"
-    for step in (4, 5, 6):
-        torch.nn.init.normal_(
-            model.backbone.embeddings.weight, generator=torch.Generator().manual_seed(step)
-        )
-        model.save(folder / f"checkpoint-{step}")
-        write_rows(folder / f"checkpoint-{step}" / "trainer_state.json", [{"global_step": step}])
-    recipes.write(
-        recipes.read("pairs", changes=("evaluation.max_query_tokens=4",)),
-        tmp_path / "run" / "recipe.toml",
-    )
-    return folder
-
-
-def test_each_checkpoint_is_evaluated_in_order_and_once(run, checkpoints, tmp_path):
-    command = ("lab", "evaluate", "run/checkpoints", "beir", "--out", "curve")
-    done = run(*command).ok()
-    points = json.loads((tmp_path / "curve" / "checkpoints.json").read_text())["checkpoints"]
-    assert [point["step"] for point in points] == [4, 5, 6]
-    runs = [
-        (tmp_path / "curve" / f"checkpoint-{point['step']}" / "beir.trec").read_text()
-        for point in points
-    ]
-    assert len(set(runs)) == 3
-    for point in points:
-        (result,) = point["results"]
-        assert result["reading"] == {"max_query_tokens": 4}, "as the run's recipe says"
-        alone = json.loads(
-            run(
-                "lab", "evaluate", f"run/checkpoints/checkpoint-{point['step']}", "beir", "--json"
-            ).out
-        )
-        assert (
-            alone["results"][0]["metrics"] == result["metrics"]
-            and f"{result['metrics']['nDCG@10']:.4f}" in done.out
-        )
-    assert (tmp_path / "curve" / "checkpoints.png").read_bytes().startswith(b"\x89PNG")
-    shutil.rmtree(tmp_path / "curve" / "checkpoint-5")  # as if it had been stopped there
-    done = run(*command, "--json")
-    finished = [
-        step
-        for step in (4, 5, 6)
-        if f"curve/checkpoint-{step}/beir.trec is finished already" in done.err
-    ]
-    assert finished == [4, 6] and [
-        point["step"] for point in json.loads(done.out)["checkpoints"]
-    ] == [4, 5, 6]
-
-
-def test_what_is_skipped_or_cannot_be_evaluated(run, checkpoints, caplog):
-    def evaluate(model):
-        done = run("lab", "evaluate", model, "beir", "--json")
-        return (
-            done.err
-            if done.code
-            else [point["step"] for point in json.loads(done.out)["checkpoints"]]
-        )
-
-    (checkpoints / "checkpoint-5" / "trainer_state.json").write_text("{")
-    assert evaluate("run/checkpoints") == [4, 6] and "checkpoint-5 is incomplete" in caplog.text
-    assert "run is a run; evaluate the finished run's run/model" in evaluate("run")
-    (checkpoints / "checkpoint-4" / "config.json").unlink()  # as with LoRA
-    assert "checkpoint-4 holds only what was trained, adapters or a head" in evaluate(
-        "run/checkpoints"
-    )
-    shutil.rmtree(checkpoints)
-    checkpoints.mkdir()
-    assert "run/checkpoints has no complete checkpoint" in evaluate("run/checkpoints")
+    tiny_encoder(tmp_path / "tokenizer").save(folder / "checkpoint-4")
+    (folder / "checkpoint-8").mkdir()  # as with LoRA: only what was trained
+    recipe = recipes.read("pairs", changes=("evaluation.max_query_tokens=4",))
+    recipes.write(recipe, tmp_path / "run" / "recipe.toml")
+    found = evaluate("run/checkpoints/checkpoint-4", "beir")
+    assert found["reading"] == {"max_query_tokens": 4}
+    for name in ("run", "run/checkpoints", "run/checkpoints/checkpoint-8"):
+        run("lab", "evaluate", name, "beir").refused(f"{name} has no weights")
 
 
 TEMPLATE = "Instruction: {instruction}\nQuery: "

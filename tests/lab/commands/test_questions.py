@@ -1,19 +1,14 @@
-"""`runnel lab questions`: about an index, with the advice of a sweep; with patterns and a folder of
-documents, ranks by hand.
-"""
+"""`runnel lab questions`: about an index; with patterns and a folder of documents, ranks by hand."""
 
 import json
-import shlex
-from pathlib import Path
 
 import pytest
 from helpers.command_line import FakeRetriever
-from helpers.files import read_rows, write_files, write_rows
+from helpers.files import write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder
 from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation import retrieval
-from runnel.lab.evaluation.own import advice
 from runnel.records import probability
 
 ABOUT_FILES = [
@@ -23,7 +18,7 @@ ABOUT_FILES = [
 ]
 
 
-def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
+def test_questions_about_an_index(run, tmp_path):
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     write_files(
         tmp_path,
@@ -55,58 +50,6 @@ def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
     assert run(*command, "-m", "tiny", "--out", "other").code == 0
     compared = json.loads(run("lab", "compare", "out", "other", "--json").out)["rows"]
     assert {"hits@1", "MRR"} <= {row["value"] for row in compared if row["comparison"]}
-    result = json.loads(run(*command, "--sweep", "--json", "--out", "swept").out)
-    ranks = read_rows(tmp_path / "swept" / "q.sweep.jsonl")
-    assert result["settings"][0]["name"] == "default" and len(result["settings"]) == 10
-    words = next(one for one in result["settings"] if one["name"] == "words only")
-    assert words["arguments"] == "--words-only" and words["metrics"]["MRR"] == pytest.approx(2 / 3)
-    others = [one["metrics"]["MRR"] for one in result["settings"][1:]]
-    assert others == sorted(others, reverse=True)
-    # as measured: in each, "river.txt" is where the sweep found it
-    for setting in result["settings"]:
-        hits = json.loads(
-            run(
-                "search",
-                "the river runs",
-                "--in",
-                "library",
-                "--json",
-                *setting["arguments"].split(),
-            ).out
-        )
-        found = [Path(hit["id"]).name for hit in hits["documents"]]
-        (rank,) = (
-            row["rank"] for row in ranks if (row["setting"], row["id"]) == (setting["name"], "1")
-        )
-        assert (found.index("river.txt") + 1 if "river.txt" in found else None) == rank, setting[
-            "name"
-        ]
-    shown = run(*command, "--sweep").out
-    assert "words only" in shown and " ".join(result["advice"].split()) in " ".join(shown.split())
-
-
-def setting(name, mrr, difference, p):
-    return {
-        "name": name,
-        "arguments": "--weight 0.5 --no-rerank",
-        "metrics": {"MRR": mrr},
-        "difference": difference,
-        "p": p,
-    }
-
-
-def test_advice_and_a_command_that_works_in_a_shell():
-    default = setting("default", 0.5, 0.0, 1.0)
-    for mrr, difference, p, expected in (
-        (0.4, -0.1, 0.2, "No setting"),
-        (0.6, 0.1, 0.04, "Highest MRR: x (MRR 0.600 instead of 0.500, p = 0.040), but"),
-        (0.7, 0.2, 0.01, "Better than the default: x (MRR 0.700 instead of 0.500, p = 0.010)"),
-    ):
-        settings = [default, setting("x", mrr, difference, p), setting("y", 0.1, -0.4, 0.1)]
-        assert advice(settings, 20, "library", None).startswith(expected)
-    command = shlex.split(advice(settings, 20, "my library", "models/it's").partition("Use: ")[2])
-    options = ["--in", "my library", "--model", "models/it's", "--weight", "0.5", "--no-rerank"]
-    assert command == ["runnel", "search", "...", *options]
 
 
 # FakeRetriever scores a sentence by the number of the question's words in it; ties are in the order
@@ -233,9 +176,7 @@ def test_baselines_on_the_same_sentences(ask, fake):
 
 
 def test_options_of_the_other_form_and_patterns_without_a_sentence(ask):
-    assert [
-        ask(QUESTIONS, *option).code for option in (("-k", 5), ("--weight", 1), ("--sweep",))
-    ] == [1, 1, 1]
+    assert [ask(QUESTIONS, *option).code for option in (("-k", 5), ("--weight", 1))] == [1, 1]
     done = ask([{"question": "red", "file": "cats.txt"}], "--as", "embed")
     assert done.code == 1 and "--as" in done.err
     rows = [

@@ -14,14 +14,21 @@ from tests.helpers.qa_files import write_rows
 def test_recipes_of_ones_own(run, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "_FIRST_S", 0.001)
     recipes.write(tiny_recipe("embed"), tmp_path / "pairs.toml")
-    done = run("lab", "train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3")
+    done = run("lab", "train", "pairs.toml", "--set", "train.max_steps=1", "--set", "train.seed=3")
     assert re.search(r"^runnel: training: .*\d s$", done.err, re.MULTILINE)
     assert done.code == 0 and re.match(
         r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out
     ), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
     again = run(
-        "lab", "train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3", "--json"
+        "lab",
+        "train",
+        "pairs.toml",
+        "--set",
+        "train.max_steps=1",
+        "--set",
+        "train.seed=3",
+        "--json",
     )
     assert "runs/pairs is finished already" in again.err and json.loads(again.out)["steps"] == 1
     write_rows(tmp_path / "here" / "p.csv", ["query,positive", "what,this", "who,that"])

@@ -2,13 +2,11 @@
 named.
 """
 
-import hashlib
-
 import pytest
 from helpers.files import write_files, write_rows
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.evaluation.published import LENGTHS, find_sets
+from runnel.lab.evaluation.published import find_sets
 from runnel.lab.evaluation.tasks import read_task
 
 JUDGED = {"query-id": "q", "corpus-id": "d"}
@@ -117,35 +115,6 @@ def test_longembed_has_a_set_for_each_length_of_needle(tmp_path):
     assert read_set(sets[2], tmp_path)[2] == {"q_1": {"doc_1": 1}}
 
 
-def test_locov1_is_split_by_its_sets(tmp_path):
-    rows = [
-        ("qmsum", "Passage_0", "one"),
-        ("qasper_title", "Passage_0", "two"),
-        ("qasper_title", "Passage_1", None),
-    ]
-    documents = [{"dataset": name, "pid": pid, "passage": text} for name, pid, text in rows]
-    rows = [("qmsum", 0), ("qasper_title", 0), ("qasper_title", 1)]
-    queries = [
-        {"dataset": d, "qid": f"Query_{n}", "query": f"{d} {n}", "answer_pids": [f"Passage_{n}"]}
-        for d, n in rows
-    ]
-    files = {
-        f"LoCoV1-Documents/data/{split}-00000-of-00001-abc.parquet": documents
-        for split in ("test", "train")
-    }
-    write_files(tmp_path / "loco", files | {"LoCoV1-Queries/data/test.parquet": queries})
-    assert names(tmp_path / "loco") == ["qmsum", "qasper_title"]
-    (one,) = find_sets(str(tmp_path / "loco" / "qasper_title"))
-    documents, queries, judged, notes = read_set(one, tmp_path)
-    assert documents == {"Passage_0": "two"} and queries == {"Query_0": "qasper_title 0"}
-    assert judged == {"Query_0": {"Passage_0": 1}} and one.metrics == ("nDCG@10",)
-    assert notes == ("1 documents without text are left out, with 1 queries that only they answer",)
-    with pytest.raises(
-        InputError, match=r"'qasper_titel'; expected one of .*qmsum, .*qasper_title"
-    ):
-        find_sets(str(tmp_path / "loco" / "qasper_titel"))
-
-
 def test_the_validation_split_of_scrolls_and_folders_of_beir(tmp_path):
     rows = [
         {"id": "a", "input": "a long report", "output": "summary"},
@@ -207,6 +176,8 @@ def test_qasper_has_two_sets_of_locov0(tmp_path, file):
         notes,
     ) == (("nDCG@10",), ())
     assert names(path.parent / "qasper_abstract") == ["qasper_abstract"]
+    with pytest.raises(InputError, match=r"'qasper_titel'; expected one of .*qasper_title"):
+        find_sets(str(path.parent / "qasper_titel"))
 
 
 def test_msmarco_by_the_names_of_its_files(tmp_path):
@@ -238,35 +209,8 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
     assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
 
 
-def test_generated_sets_hide_each_answer_in_one_document_and_are_the_same_everywhere(tmp_path):
-    for kind, digest in (("needle", "c6038ed7b6aa7a56"), ("passkey", "e454342cfe89a6b0")):
-        assert (
-            names(f"generated:{kind}") == [f"{kind}-{length}" for length in LENGTHS]
-            and LENGTHS[-1] == 32768
-        )
-        (one,) = find_sets(f"generated:{kind}-256")
-        documents, queries, judged, _ = read_set(one, tmp_path)
-        assert (len(documents), len(queries), one.metrics, one.group) == (
-            100,
-            50,
-            ("nDCG@1",),
-            kind,
-        )
-        assert all(judged[query] == {query: 1} for query in queries)
-        folder = one.source(tmp_path).qrels.parent
-        texts = b"".join((folder / name).read_bytes() for name in ("corpus.jsonl", "queries.jsonl"))
-        assert hashlib.sha256(texts).hexdigest()[:16] == digest
-
-
-def locov1(documents, queries):
-    return {"LoCoV1-Documents/test.jsonl": documents, "LoCoV1-Queries/test.jsonl": queries}
-
-
 QASPER_FILE = "qasper-test-v0.3.json"
 PAPER = {"190": {"title": "a", "abstract": "b", "full_text": [{"name": 1}]}}
-QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
-DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}
-
 
 TWO_SPLITS = {name.replace(".", "/train."): rows for name, rows in tables().items()} | {
     "qrels/dev.jsonl": [JUDGED]
@@ -276,9 +220,6 @@ TWO_SPLITS = {name.replace(".", "/train."): rows for name, rows in tables().item
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        (locov1([{"pid": "d", "passage": "a meeting"}], [QUERY]), "line 1: .*'pid', 'passage'"),
-        (locov1([DOCUMENT], [QUERY | {"answer_pids": None}]), "line 1: .*answer_pids"),
-        (locov1([DOCUMENT], [QUERY, {"qid": "q"}]), "line 2: .*'qid'"),
         ({QASPER_FILE: [PAPER]}, "paper 190: expected sections"),
         ({QASPER_FILE: [{"190": 5}]}, "paper 190: .*got int"),
         ({QASPER_FILE: ['{"190": {']}, "not valid JSON at character"),

@@ -1,6 +1,4 @@
-"""A user's own questions: which documents answer, what went wrong, which settings find more. The
-index is a stand-in.
-"""
+"""A user's own questions: which documents answer, and what went wrong. The index is a stand-in."""
 
 import json
 from types import SimpleNamespace

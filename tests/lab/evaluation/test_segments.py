@@ -18,9 +18,7 @@ from runnel.lab.evaluation.retrieval import (
     windows,
 )
 from runnel.lab.training import recipes
-from runnel.lab.training.mining import dense_ranker
 from runnel.models.folder import BUILT_IN
-from runnel.records import Document
 from runnel.text.tokenizers import read_tokenizer
 
 
@@ -82,57 +80,9 @@ def test_segments_cover_a_text(tokenizer, tokens, stride):
     assert Reading(segment_tokens=tokens, stride=stride).cut(TEXT, tokenizer) == expected
 
 
-def test_rows_and_scores_of_segments(tokenizer):
-    documents = [Document("a", "one heron"), Document("b#1", ""), Document("c", "two")]
-    texts, owners = Reading(segment_tokens=1).cut_all(documents, tokenizer)
-    assert [(one.id, one.text) for one in texts][-3:] == [
-        ("a#1", "heron"),
-        ("b#1#0", ""),
-        ("c#0", "two"),
-    ]
-    assert owners.tolist() == [0, 0, 1, 2]
-    assert [Reading(segment_tokens=1).cut(text, tokenizer) for text in ("", "  ", "heron")] == [
-        [""],
-        ["  "],
-        ["heron"],
-    ]
-    scores = {"a#0": -2.0, "b#1#0": 1.0, "a#1": 0.5, "b#1#1": -900.0}
-    assert Reading(segment_tokens=1).combine(scores) == [("b#1", 1.0), ("a", 0.5)]
-    assert dict(Reading(segment_tokens=1, aggregate="sum").combine(scores)) == pytest.approx(
-        {"a": 1 / (1 + np.exp(2)) + 1 / (1 + np.exp(-0.5)), "b#1": 1 / (1 + np.exp(-1))}
-    )
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5, 64])
-@pytest.mark.parametrize("combine", [np.maximum, np.add])
-def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
-    """Against all products at once, in blocks of any size; rows 2 and 5 of the corpus have no
-    vector.
-    """
-    monkeypatch.setattr("runnel.lab.training.mining._ROWS", rows)
-    generator = np.random.default_rng(0)
-    owners = np.array([0, 0, 0, 1, 3, 3, 4, 6, 6, 6, 6, 6, 7])
-    vectors, queries = (
-        generator.standard_normal((n, 4)).astype(np.float32) for n in (len(owners), 3)
-    )
-
-    class Embedder:
-        def encode_query(self, texts, max_tokens=None):
-            assert max_tokens == 9
-            return queries[: len(texts)]
-
-    products = queries @ vectors.T
-    expected = {
-        row: combine.reduce(products[:, owners == row], axis=1) for row in set(owners.tolist())
-    }
-    for depth in (1, 3, 20):
-        for query, (found, scores) in enumerate(
-            dense_ranker(Embedder(), vectors, owners, combine, 9)(["a", "b", "c"], depth)
-        ):
-            best = sorted(expected, key=lambda row: -expected[row][query])[:depth]
-            assert found.tolist() == best and scores == pytest.approx(
-                [expected[row][query] for row in best], abs=1e-5
-            )
+def test_segments_of_texts_without_words(tokenizer):
+    for text in ("", "  ", "heron"):
+        assert Reading(segment_tokens=1).cut(text, tokenizer) == [text]
 
 
 def test_the_recipe_of_a_reranker_says_what_is_read(tmp_path):

@@ -91,7 +91,7 @@ def test_the_seed_chooses(tmp_path):
         (tmp_path / f"{n}.txt").write_text(story(50, name=f"K{n}"))
 
     def chosen(seed):
-        sources = Sources([str(tmp_path)], seed, print)
+        sources = Sources([str(tmp_path)], seed)
         return [(one.source, one.start) for one in Cutter(Words(), (75,), seed=seed).cuts(sources)]
 
     assert chosen(1) == chosen(1) != chosen(2)
@@ -99,7 +99,7 @@ def test_the_seed_chooses(tmp_path):
     assert [name for name, _ in chosen(1)] != sorted(name for name, _ in chosen(1))
 
 
-def test_files_folders_rows_and_evidence(tmp_path):
+def test_files_folders_rows_and_evidence(tmp_path, caplog):
     evidence = [
         {"question": "q", "document": "One.", "evidence": []},
         {"id": "b", "question": "q", "document": "Two."},
@@ -115,12 +115,8 @@ def test_files_folders_rows_and_evidence(tmp_path):
             "evidence.jsonl": [*evidence, evidence[0]],
         },
     )
-    said = []
-    sources = Sources(
-        [str(tmp_path / name) for name in ("folder", "rows.jsonl", "evidence.jsonl")],
-        0,
-        said.append,
-    )
+    names = ("folder", "rows.jsonl", "evidence.jsonl")
+    sources = Sources([str(tmp_path / name) for name in names], 0)
     found = {one.name.removeprefix(f"{tmp_path}/"): one.text.strip() for one in sources}
     assert {text for text in found.values() if text} == {
         "# A page\n\nOf text.",
@@ -132,12 +128,12 @@ def test_files_folders_rows_and_evidence(tmp_path):
     assert found["rows.jsonl: 7"] == "A row." and found["evidence.jsonl: b"] == "Two."
     assert (sources.documents, sources.repeated) == (6, 2)
     assert [one.file for one in sources.skipped] == [str(tmp_path / "folder" / "bad.pdf")]
-    assert any(line.startswith("error: ") and "bad.pdf" in line for line in said)
+    assert any(line.startswith("error: ") and "bad.pdf" in line for line in caplog.messages)
     write_rows(tmp_path / "evidence.jsonl", [evidence[0], {"question": "q"}])
     with pytest.raises(
         InputError, match=r"evidence\.jsonl, line 2: expected a text as \"document\""
     ):
-        list(Sources([str(tmp_path / "evidence.jsonl")], 0, print))
+        list(Sources([str(tmp_path / "evidence.jsonl")], 0))
 
 
 TEXTS = {

@@ -343,9 +343,7 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
             Inquiry(replies, 1), Settings(strategy), any_partner, Decontaminator([])
         )
         rows = list(
-            synthesis.rows(
-                Cutter(embedder.model.tokenizer).cuts(Sources([str(reference)], 0, print))
-            )
+            synthesis.rows(Cutter(embedder.model.tokenizer).cuts(Sources([str(reference)], 0)))
         )
         read = synthesis.cost(replies.used[VERSION])["input_tokens"] / 1e9
     assert len(rows) >= 20 and read == pytest.approx(BILLIONS[strategy], rel=0.1), (

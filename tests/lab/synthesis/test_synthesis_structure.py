@@ -71,6 +71,7 @@ def test_what_a_manual_and_a_contract_ask():
     _, _, shown = asked(MANUAL)
     items = "- Switch the machine off at the wall. - Wait ten minutes until the tank is cold."
     clean = "Rinse the tank with cold water every week. Never use soap on the filter."
+    last = 'If steam escapes from the lid, act as described in "Cleaning".'
     assert shown == [
         (
             "heading",
@@ -83,9 +84,8 @@ def test_what_a_manual_and_a_contract_ask():
             "A widget is a small machine that turns hot water into steam.",
         ),
         ("heading", "Cleaning", clean),
-        ("heading", "Safety rules", items),
+        ("heading", "Safety rules", f"{items} {last}"),
         ("list", "You must do before opening the lid", items),
-        ("reference", "If steam escapes from the lid, act", clean),
         (
             "heading",
             "Can I drink the water?",
@@ -94,6 +94,10 @@ def test_what_a_manual_and_a_contract_ask():
     ]
     _, _, shown = asked(CONTRACT, "txt")
     term = "This agreement begins on the first of May. It ends after two years."
+    fees = (
+        "The licensee pays a fee every month. Late fees are due at once. Either party may end the"
+        " contract early pursuant to Section 4.2 of this agreement."
+    )
     assert shown == [
         (
             "definition",
@@ -101,8 +105,7 @@ def test_what_a_manual_and_a_contract_ask():
             CONTRACT.split("\n")[2].partition(" It has")[0],
         ),
         ("heading", "Term", term),
-        ("heading", "FEES", "The licensee pays a fee every month. Late fees are due at once."),
-        ("reference", "Either party may end the contract early", term),
+        ("heading", "FEES", fees),
         ("heading", "Secure Online Ordering", "When you order, we store your card in a vault."),
         ("heading", "Choosing the Best Card", "Keep the costs in mind when you choose."),
     ], "a heading with a common word, Definitions, asks nothing"

@@ -6,8 +6,6 @@ import pytest
 import torch
 from sentence_transformers.base.model import BaseModel
 
-from runnel.lab.training import progress
-
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
@@ -20,10 +18,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw no curve and checkpoints have no model card, which take longer than the steps of a
-    tiny run.
-
-    The curve is tested by test_progress.py; the card is the library's.
+    """Checkpoints have no model card, which takes longer than the steps of a tiny run; it is the
+    library's.
     """
-    monkeypatch.setattr(progress, "draw", lambda rows, path: None)
     monkeypatch.setattr(BaseModel, "_create_model_card", lambda *_: None)

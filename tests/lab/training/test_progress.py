@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
-from runnel.lab.training.progress import CURVE, Recorder, Watch, find_whole_checkpoint
+from runnel.lab.training.progress import Recorder, Watch, find_whole_checkpoint
 
 
 @pytest.fixture
@@ -39,21 +39,6 @@ def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path, caplog):
     assert "checkpoint-20 is incomplete" in caplog.text
 
 
-def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):
-    history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in (1, 2)] + [
-        {"step": 2, "eval_loss": 1.0}
-    ]
-    recorder = Recorder(tmp_path, Watch(), lambda done, total: None)
-    recorder.on_save(
-        args, TrainerState(log_history=history, is_world_process_zero=False), TrainerControl()
-    )
-    assert list(tmp_path.iterdir()) == []
-    recorder.on_save(
-        args, TrainerState(log_history=history, is_world_process_zero=True), TrainerControl()
-    )
-    assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG")
-
-
 def test_tokens_and_seconds_go_on_from_a_checkpoint():
     watch = Watch(tokens=9)
     watch.begin([{"tokens": 50, "seconds": 1.0}, {"tokens": 100, "seconds": 30.0}], 1)
@@ -72,9 +57,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(
     (whole / "trainer_state.json").write_text('{"global_step": 4}')
     layer = torch.nn.Linear(2, 2)
     layer.weight.grad = torch.zeros(2, 2)
-    recorder = Recorder(
-        tmp_path, Watch(rows=[f"row {i}" for i in range(20)]), lambda done, total: None
-    )
+    recorder = Recorder(Watch(rows=[f"row {i}" for i in range(20)]), lambda done, total: None)
     recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
     layer.weight.grad[0, 1] = float("inf")
     with pytest.raises(NumericalError, match=r"row 7 and 12 more; .*checkpoint-4"):

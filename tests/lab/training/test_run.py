@@ -104,8 +104,8 @@ def test_an_embedder_learns_its_pairs(tmp_path):
 
 def test_a_reranker_learns_its_triples(tmp_path):
     changes = (
-        "train.max_steps=60 data.rows=8 samples=1 negatives=2 train.checkpoints=1 warmup=0"
-        " train.batch=8".split()
+        "train.max_steps=60 data.rows=8 data.samples=1 data.negatives=2 train.checkpoints=1"
+        " train.warmup=0 train.batch=8".split()
     )
     run_recipe(tiny_recipe("rerank", *changes), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]

@@ -77,7 +77,7 @@ def test_what_was_left_out_is_reported_where_nothing_is_left(
     (tmp_path / "data.jsonl").write_text(
         json.dumps({"evidence": evidence, "pairs": {"query": "q", "positive": "a"}}[recipe])
     )
-    new_head = ["new_head=true"] * (recipe == "evidence")
+    new_head = ["model.new_head=true"] * (recipe == "evidence")
     changes = (
         f"model.name={tiny_checkpoint('mamba2')}",
         *new_head,
@@ -113,7 +113,6 @@ def test_a_second_trainer_in_a_run_folder(tmp_path):
 def test_rows_that_fill_no_batch(world, message, tmp_path, monkeypatch):
     trainer = Mock(args=Mock(world_size=world), state=Mock(global_step=0))
     monkeypatch.setattr(run.trainers, "make_trainer", lambda *_: trainer)
-    monkeypatch.setattr(run.trainers, "tensorboard", lambda _: None)
     sets = {
         "a": Dataset.from_dict({"query": ["q"] * 1200}),
         "b": Dataset.from_dict({"query": ["q"] * 3}),
@@ -145,12 +144,12 @@ def test_accelerate_with_fsdp(tmp_path, monkeypatch):
         (
             "evidence-vectors",
             "layers",
-            "model.layers=true new_head=true",
+            "model.layers=true model.new_head=true",
             InputError,
             r"model\.new_head = false",
         ),
-        ("rankmamba-documents", "layers", "seed=0", InputError, "'rerank' scores stored"),
-        ("generator", "encoder", "seed=0", CheckpointError, "encoder"),
+        ("rankmamba-documents", "layers", "train.seed=0", InputError, "'rerank' scores stored"),
+        ("generator", "encoder", "train.seed=0", CheckpointError, "encoder"),
         ("pairs", "bert", "long.segment_tokens=9", InputError, "segment_tokens = 9"),
         ("pairs", "mamba2", "lora.four_bit=true", MissingDependency, r"pip install .*\[lab\]"),
     ],

@@ -94,7 +94,7 @@ def test_mining_and_evaluation_by_stored_vectors(run, folder, monkeypatch):
     assert "--shard 2/3" in done.err
     embed(run, "2/3")
     with monkeypatch.context() as patch:
-        patch.setattr(mining, "embed_corpus", None)
+        patch.setattr("runnel.jobs.embedding.vector_journal", None)  # nothing is embedded
         run("lab", "mine", *options, "--vectors", "v.npy", "--to", "b.jsonl").ok()
     assert Path("a.jsonl").read_bytes() == Path("b.jsonl").read_bytes()
     runs = []
@@ -106,7 +106,6 @@ def test_mining_and_evaluation_by_stored_vectors(run, folder, monkeypatch):
     # what contradicts
     for more, message in (
         (("--document-prompt", "x "), "document-prompt"),
-        (("--segment-tokens", "8"), "vectors"),
         (("--max-tokens", "9"), "max_tokens = None, here it is 9"),
     ):
         done = run("lab", "evaluate", "model", "set", "--vectors", "v.npy", *more)

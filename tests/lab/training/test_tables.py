@@ -201,15 +201,10 @@ def rows_of(tmp_path, lines, job="embed", one=None, prompts=None, **table):
     guard = Decontaminator(table.get("exclude", ()))
     recipe = Recipe(job, data=DataTable(**table))
     prompts = trained_prompts(recipe.data, prompts or {})
-    rows = write_triple_table(
-        tmp_path / "rows.arrow",
-        replace(one or DataSet(""), path=str(source)),
-        recipe,
-        guard,
-        prompts,
-    )
-    assert isinstance(rows, Dataset) and not list(tmp_path.glob("*.partial"))
-    return rows.to_list()
+    table = replace(one or DataSet(""), path=str(source))
+    write_triple_table(tmp_path / "rows.arrow", table, recipe, guard, prompts)
+    assert not list(tmp_path.glob("*.partial"))
+    return Dataset.from_file(str(tmp_path / "rows.arrow")).to_list()
 
 
 TRIPLES = [

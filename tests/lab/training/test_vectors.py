@@ -82,7 +82,7 @@ def write_evidence(path: Path, documents: int = 40) -> None:
 
 def layer_recipe(data: Path, *changes: str):
     settings = (
-        "new_head=false",
+        "model.new_head=false",
         "model.layers=true",
         f"model.name={data / 'layers'}",
         "train.batch=2",
@@ -107,7 +107,7 @@ def recipe(data: Path, *changes: str):
         "train.batch=8",
         "data.held_out=16",
         "evaluation.top_k=[1]",
-        "new_head=true",
+        "model.new_head=true",
     )
     return recipes.read(
         "evidence-vectors", changes=(f"model.name={data / 'model'}", *settings, *changes)

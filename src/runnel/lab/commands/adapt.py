@@ -37,9 +37,8 @@ def adapt(
     Writes DIR/model if recall@10 rises, on --dev or on questions held back; else exits with 1.
     Example: runnel lab adapt manuals/ --to adapted
 
-    Headings, questions, definitions, lists and references of the documents are the questions to
-    train on; one in ten, in whole documents, is held back. Interrupted work resumes when you repeat
-    the command.
+    Headings, questions, definitions and lists of the documents are the questions to train on; one
+    in ten, in whole documents, is held back. Interrupted work resumes when you repeat the command.
     """
     from runnel.lab.commands.train import prepare_libraries
 

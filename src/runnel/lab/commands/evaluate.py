@@ -1,7 +1,7 @@
-"""`runnel lab evaluate`: how good a model, a run or an index is on judged tasks.
+"""`runnel lab evaluate`: how good a model or a run is on judged tasks.
 
 `lab/evaluation/run.py` measures; the functions here print the result, by its form: tasks of
-retrieval and of evidence, the checkpoints of a training run, or tasks of MTEB.
+retrieval and of evidence, or tasks of MTEB.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from runnel.commands import display, parameters
-from runnel.errors import counted
 from runnel.lab.commands.mine import VectorsPath
 
 
@@ -33,15 +32,11 @@ class ReadingOptions:
         int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words.")
     ] = None
     segment_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.")
+        int | None, typer.Option(min=1, help="With --as rerank: read segments of so many tokens.")
     ] = None
     stride: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens between the starts of segments (default: no overlap)."),
-    ] = None
-    aggregate: Annotated[
-        Literal["max", "sum"] | None,
-        typer.Option(help="A score from those of segments (default: max)."),
     ] = None
     remember: Annotated[
         bool | None,
@@ -53,9 +48,7 @@ class ReadingOptions:
 
 
 def evaluate(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model, bm25, a run file or RUN/checkpoints.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model, bm25 or a run file.")],
     tasks: Annotated[
         list[str],
         typer.Argument(
@@ -64,9 +57,6 @@ def evaluate(
     ],
     *,
     dtype: parameters.Dtype = "auto",
-    place: Annotated[
-        str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")
-    ] = None,
     queries: Annotated[
         str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")
     ] = None,
@@ -124,7 +114,6 @@ def evaluate(
         run=run,
         corpus=corpus,
         queries=queries,
-        place=place,
         vectors=vectors,
         weight=weight,
         rerank=rerank,
@@ -137,8 +126,6 @@ def evaluate(
         display.print_json(result)
     elif of_mteb:
         _show_mteb(result)
-    elif "checkpoints" in result:
-        _show_checkpoints(result["checkpoints"])
     else:
         _show_tasks(result["results"])
     return 0
@@ -187,9 +174,8 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
         f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked}"
         " ranked"
     )
-    rows = [row("all", result)]  # recall by tenths is for `runnel lab compare`
-    for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
-        rows += [row(title + group["name"], group) for group in groups]
+    # recall by position is for `runnel lab compare`
+    rows = [row("all", result), *(row(group["name"], group) for group in result["by_length"])]
     display.print_table(["questions", "number", *metrics], rows)
     if result["calibration"]:
         names = ["score", "sentences", "answers", "share", "sigmoid"]
@@ -207,19 +193,6 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
             for values in result["calibration"]
         ]
         display.print_table(names, rows)
-
-
-def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
-    for place, task in enumerate(points[0]["results"]):
-        metrics = list(task["metrics"])
-        rows = [
-            [f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)]
-            for p in points
-        ]
-        display.print_text(
-            f"checkpoints as {task['as']}: {task['task']}, {counted(task['queries'], 'query')}"
-        )
-        display.print_table(["step", *metrics], rows)
 
 
 def _show_mteb(report: dict[str, Any]) -> None:

@@ -40,9 +40,6 @@ def mine(
     ] = None,
     vectors: VectorsPath = None,
     to: Annotated[Path, typer.Option(metavar="TEXT", help="OUT.jsonl, which training reads.")],
-    judge: Annotated[
-        str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")
-    ] = None,
     number: Annotated[
         int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")
     ] = 7,
@@ -50,15 +47,9 @@ def mine(
         str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")
     ] = "1-100",
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
-    max_score: Annotated[
-        float | None, typer.Option(help="Reject candidates that score higher, by embedder.")
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(help="Reject candidates that score above the positive minus this."),
-    ] = None,
     relative_margin: Annotated[
-        float | None, typer.Option(help="As --margin, but a share of the positive's score.")
+        float | None,
+        typer.Option(help="With an embedder: reject scores above the positive's minus this share."),
     ] = None,
     exclude: parameters.TestSets = None,
     bm25: parameters.Bm25Options = parameters.Bm25Options(),
@@ -80,10 +71,9 @@ def mine(
     counts = mine_negatives(
         data,
         to,
-        Mining(number, (int(first), int(last)), seed, max_score, margin, relative_margin),
+        Mining(number, (int(first), int(last)), seed, relative_margin),
         model=model,
         run=run,
-        judge=judge,
         bm25=parameters.given(**asdict(bm25)),
         prompts=prompts.by_kind(),
         corpus=corpus,

@@ -29,9 +29,6 @@ class ExcerptOptions:
     chunk_words: Annotated[
         int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")
     ] = None
-    context_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")
-    ] = None
     window_tokens: Annotated[
         int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")
     ] = None

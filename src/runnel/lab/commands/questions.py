@@ -22,9 +22,6 @@ The fields of a result that are shown; --json prints all of them:
                metrics    metric -> value, of files; "place " + metric -> value, of places
                answers    one for each question: id, question, expected, rank, found (paths, best
                           first), problem (None, or its kind and text)
-               settings   with --sweep: name, metrics, difference (of MRR from the default's), p (of
-                          this difference by chance, a paired randomization test)
-               advice     with --sweep: a text
     patterns   model, as, documents, sentences (their numbers)
                queries, unanswerable, left_out    the numbers of questions with and without an
                           answer; the ids of questions whose patterns match no sentence
@@ -76,10 +73,6 @@ def questions(
         int | None,
         typer.Option("--top-k", "-k", min=1, max=50, help="Documents that are looked at (10)."),
     ] = None,
-    sweep: Annotated[
-        bool,
-        typer.Option("--sweep", help="Try settings of the index's search, and print the best."),
-    ] = False,
     weight: Annotated[
         float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")
     ] = None,
@@ -102,7 +95,6 @@ def questions(
         how,
         out=out,
         top_k=top_k,
-        sweep=sweep,
         weight=weight,
         rerank=rerank,
     )
@@ -116,7 +108,7 @@ def questions(
 
 
 def _show_index(result: Mapping[str, Any]) -> None:
-    """Print the number of questions answered, the metrics, each wrong answer, and the sweep."""
+    """Print the number of questions answered, the metrics, and each wrong answer."""
     metrics = result["metrics"]
     count = result["queries"]
     wrong = [answer for answer in result["answers"] if answer["problem"]]
@@ -149,19 +141,6 @@ def _show_index(result: Mapping[str, Any]) -> None:
         if answer["rank"] != 1 and answer["found"]:
             files = [display.one_line(Path(name).name) for name in answer["found"][:3]]
             display.print_text(f"     first: {', '.join(files)}")
-    if "settings" in result:
-        rows = [
-            [
-                setting["name"],
-                *(_number(name, setting["metrics"][name]) for name in names),
-                f"{setting['difference']:+.3f}",
-                f"{setting['p']:.3f}",
-            ]
-            for setting in result["settings"]
-        ]
-        display.print_text("")
-        display.print_table(["settings", *names, "difference", "p"], rows)
-        display.print_text(result["advice"])
 
 
 def _show_patterns(result: Mapping[str, Any]) -> None:

@@ -59,9 +59,9 @@ def synthesize(
     Replies are stored in DIR: repeat the command after an interruption, and nothing is paid for
     twice. The model -m counts tokens, and finds pairs.
 
-    With --without-llm, headings, questions, definitions, lists and references of the documents
-    become the questions, in DIR/structure.jsonl; of the options, --limit, --seed, --exclude,
-    --language and --json apply.
+    With --without-llm, headings, questions, definitions and lists of the documents become the
+    questions, in DIR/structure.jsonl; of the options, --limit, --seed, --exclude, --language and
+    --json apply.
     """
     if without_llm:
         parameters.refuse_others(context, "--without-llm", _from_structure)

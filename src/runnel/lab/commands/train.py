@@ -17,7 +17,6 @@ _NEEDED = (
     "transformers",
     "datasets",
     "accelerate",
-    "matplotlib",
     "tensorboard",
 )
 
@@ -40,7 +39,7 @@ def train(
         typer.Option(help="Settings for a model of that size, where the recipe has some."),
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change this setting.")
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change it.")
     ] = None,
     as_json: parameters.Json = False,
 ) -> int:

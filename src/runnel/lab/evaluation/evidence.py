@@ -56,7 +56,6 @@ from runnel.text.sentences import split_sentences
 
 METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
 _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document: the bounds of groups of documents
-_PARTS = 5  # parts of a document, for the position of a question's first evidence
 # parts of a document, for the position of each evidence span: docs/papers.md, E, figure 12
 _TENTHS = 10
 _LOWEST = -8  # lower scores are counted together with this one
@@ -256,26 +255,18 @@ def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
 def summarize(
     judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Return means over all questions, over those with a document of each length, and over those
-    with the first evidence in each part; the recall of evidence spans by their own position; and
-    the calibration of the scores.
+    """Return means over all questions, and over those with a document of each length; the recall of
+    evidence spans by their position; and the calibration of the scores.
     """
     asked = [judgment for judgment in judged if judgment.spans]
-    by_length = {
-        name: [judgment for judgment in asked if judgment.words in lengths]
-        for name, lengths in ranges(_LENGTHS, "words").items()
-    }
-    parts = [min(int(min(judgment.positions) * _PARTS), _PARTS - 1) for judgment in asked]
-    by_position = {
-        f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": [
-            judgment for judgment, part in zip(asked, parts, strict=True) if part == i
-        ]
-        for i in range(_PARTS)
-    }
+    by_length = []
+    for name, lengths in ranges(_LENGTHS, "words").items():
+        if group := [judgment.query for judgment in asked if judgment.words in lengths]:
+            means = mean({query: values[query] for query in group})
+            by_length.append({"name": name, "queries": len(group), "metrics": means})
     return {
         "metrics": mean(values),
-        "by_length": _groups(by_length, values),
-        "by_position": _groups(by_position, values),
+        "by_length": by_length,
         "recall_by_position": _recall_by_position(asked, values),
         "calibration": _calibration(judged),
     }
@@ -306,20 +297,6 @@ def _recall_by_position(
         }
         for i, ranks in enumerate(tenths)
         if ranks
-    ]
-
-
-def _groups(
-    groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping[str, float]]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "queries": len(group),
-            "metrics": mean({judgment.query: values[judgment.query] for judgment in group}),
-        }
-        for name, group in groups.items()
-        if group
     ]
 
 
@@ -358,8 +335,8 @@ def _calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
     return rows
 
 
+# returns what scores sentences, and the fingerprint of its model
 ScorerOf = Callable[[System], tuple[Scorer, str | None]]
-"""Returns what scores sentences, and the fingerprint of its model."""
 
 
 def context_of(given: str | None) -> int | None:

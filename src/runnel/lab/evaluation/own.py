@@ -1,16 +1,14 @@
-"""A user's own questions about an index: which of them search answers, why it does not answer the
-others, and which settings answer more.
+"""A user's own questions about an index: which of them search answers, and why it does not answer
+the others.
 
     ask_questions   -> _measure
     _measure        read_questions; locate, the expected documents and places; ask, one search for
                     each question; values_of, its metrics
-                    with a sweep also settings_of; weigh, the settings by their metrics; advice
 """
 
 import difflib
 import math
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,16 +17,16 @@ from typing import Any
 
 from runnel.checks import by_id, refuse_when
 from runnel.config import read_row
-from runnel.errors import InputError, counted
+from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.jobs.loading import note_compiling
 from runnel.jobs.runs import WorkPlan, resumed_rows
-from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, results_folder, save
+from runnel.lab.evaluation.metrics import Measured, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
-from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
+from runnel.lab.evaluation.retrieval import How, System, kind_of
 from runnel.lab.training.triples import read_named
 from runnel.records import Hit, Places
-from runnel.search.encoding import remembers_sentences, reranker_of
+from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index
 from runnel.text.lines import keys, texts_of
 
@@ -38,10 +36,6 @@ DEPTH = 50
 SHOWN = 3  # sentences of a document that search shows
 _SCORED = 20  # the best sentences of a document that are looked at
 CUTOFFS = (1, 3, 5, 10)
-# A setting is called better than the default if such a difference is less likely than this by
-# chance, corrected for the number of settings that were tried.
-_SURE = 0.05
-_VISIBLE = 0.0005  # a smaller difference is not shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +228,13 @@ def ask(
     first `top_k`.
     """
     if not target.documents:
-        unanswered: SearchAnswer = {"rank": None, "place": None, "sentence": None, "found": []}
-        return unanswered | {"problem": target.problem}
+        return {
+            "rank": None,
+            "place": None,
+            "sentence": None,
+            "found": [],
+            "problem": target.problem,
+        }
     remembers = index.store.settings.remember and remembers_sentences(index.embedder)
     hits = index.search(
         question.query,
@@ -280,13 +279,9 @@ def _how_low(question: Question, target: Target, index: Index, rank: int | None)
     ranks = []
     for name, weight in (("words", 0), ("meaning", math.inf)):
         hits = index.search(question.query, DEPTH, dense_weight=weight, rerank=0, sentences=0)
-        found = _first_rank(hits, target)
+        found = next((hit.rank for hit in hits if hit.id in target.documents), None)
         ranks.append(f"{found or f'not among the first {DEPTH}'} by {name}")
     return f"{'not found' if rank is None else f'found at rank {rank}'} ({', '.join(ranks)})"
-
-
-def _first_rank(hits: Iterable[Hit], target: Target) -> int | None:
-    return next((hit.rank for hit in hits if hit.id in target.documents), None)
 
 
 def _wrong_place(hit: Hit, sentence: int | None) -> str:
@@ -308,69 +303,6 @@ def summarize(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(row[name] for row in values if name in row) for name in names}
 
 
-def _arguments(options: Mapping[str, float]) -> str:
-    """Return the options of `runnel search` that stand for these arguments of `Index.search`."""
-    weight = options.get("dense_weight")
-    rerank = options.get("rerank")
-    arguments = []
-    if weight in (0, math.inf):
-        arguments.append("--meaning-only" if weight else "--words-only")
-    elif weight is not None:
-        arguments.append(f"--weight {weight:g}")
-    if rerank:
-        arguments.append(f"--rerank {rerank:g}")
-    elif rerank == 0 and weight not in (0, math.inf):  # with 0 or inf there is only one list
-        arguments.append("--no-rerank")
-    return " ".join(arguments)
-
-
-def settings_of(index: Index) -> Values:
-    """Return the settings that a sweep tries; reranking only if it reads no documents again."""
-    tried: dict[str, dict[str, float]] = {
-        "default": {},
-        "words only": {"dense_weight": 0, "rerank": 0},
-        "meaning only": {"dense_weight": math.inf, "rerank": 0},
-        **{
-            f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0}
-            for weight in (0.2, 0.5, 1, 2)
-        },
-    }
-    if index.store.settings.remember and reranker_of(index.embedder) is not None:
-        tried |= {
-            f"meaning {weight:g}, reranked": {"dense_weight": weight, "rerank": DEPTH}
-            for weight in (0, 0.5, 2)
-        }
-    return tried
-
-
-def weigh(
-    tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]
-) -> list[dict[str, Any]]:
-    """Return the settings that were tried by the ranks of the questions; the default comes first,
-    then by MRR, best first.
-
-    A setting has its "name", the "arguments" of `runnel search`, its "metrics", and how its MRR
-    compares with the default's.
-    """
-    default = [_values("", rank)["MRR"] for rank in ranks["default"]]
-    settings: list[dict[str, Any]] = []
-    for name, ranks_of_setting in ranks.items():
-        values = [_values("", rank) for rank in ranks_of_setting]
-        tested = compare(default, [row["MRR"] for row in values])
-        settings.append(
-            {
-                "name": name,
-                "arguments": _arguments(tried[name]),
-                "metrics": mean(dict(enumerate(values))),
-                "difference": tested.difference,
-                "low": tested.low,
-                "high": tested.high,
-                "p": tested.p,
-            }
-        )
-    return [settings[0], *sorted(settings[1:], key=lambda setting: -setting["metrics"]["MRR"])]
-
-
 def _short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= 70 else words[:70].rsplit(" ", 1)[0] + " ..."
@@ -384,7 +316,6 @@ def ask_questions(
     *,
     out: str | Path | None = None,
     top_k: int | None = None,
-    sweep: bool = False,
     weight: float | None = None,
     rerank: int | None = None,
 ) -> dict[str, Any]:
@@ -398,8 +329,7 @@ def ask_questions(
         how: for questions with patterns, what the model does; default: sentences.
         out: folder of the results; None: they are not kept.
         top_k: for an index, how many documents a reader would look at (10).
-        sweep: for an index, whether to try other settings of the search.
-        weight, rerank: for an index, two of these settings.
+        weight, rerank: for an index, two settings of the search.
 
     Raises:
         InputError: an option has no effect on these questions, or the file cannot be used.
@@ -410,9 +340,9 @@ def ask_questions(
     ranks_sentences = has_patterns(path)
     refuse_when(
         (
-            ranks_sentences and (options or sweep or top_k is not None),
-            f"{path} has patterns, so sentences are ranked; leave --top-k, --sweep, --weight and"
-            " --rerank out",
+            ranks_sentences and (options or top_k is not None),
+            f"{path} has patterns, so sentences are ranked; leave --top-k, --weight and --rerank"
+            " out",
         ),
         (
             not ranks_sentences and how is not None,
@@ -424,7 +354,7 @@ def ask_questions(
             system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
             measured = measure_patterns(path, place, system, folder)
         else:
-            measured = _measure(path, place, model, top_k or 10, options, folder, sweep=sweep)
+            measured = _measure(path, place, model, top_k or 10, options, folder)
         return save(*measured, folder)
 
 
@@ -435,21 +365,22 @@ def _measure(
     top_k: int,
     options: Mapping[str, float],
     folder: Path,
-    *,
-    sweep: bool,
 ) -> Measured:
-    """Return the result and the values of each question; `folder` keeps the answers, and the ranks
-    of a sweep.
-    """
+    """Return the result and the values of each question; `folder` keeps the answers."""
     note_compiling()
     questions = read_questions(path)
+    index = Index.open(place, model)
+    last = index.store.last_commit()
     settings: dict[str, object] = {
         "questions": file_digest(str(path)),
-        **state_of(place),
+        "index": place,
+        "commit": last.number,
+        "documents": last.documents,
         "model": model,
+        "options": dict(options),
+        "top_k": top_k,
     }
     name = path.name.split(".")[0]
-    index = Index.open(place, model)
     targets = locate(questions, index)
 
     def row_of(question: Question) -> Mapping[str, object]:
@@ -457,13 +388,13 @@ def _measure(
 
     answers = resumed_rows(
         folder / f"{name}.answers.jsonl",
-        settings | {"options": dict(options), "top_k": top_k},
+        settings,
         lambda: WorkPlan(questions, row_of, None),
         label="searching",
     )
     answered = list(zip(questions, answers, strict=True))
     values = {question.id: values_of(question, answer) for question, answer in answered}
-    result: dict[str, Any] = {
+    return {
         "task": name,
         "kind": "questions",
         "index": place,
@@ -486,51 +417,4 @@ def _measure(
             }
             for question, answer in answered
         ],
-    }
-    if sweep:
-
-        def rank(search: tuple[str, Mapping[str, Any], Question]) -> dict[str, object]:
-            setting, options, question = search
-            target = targets[question.id]
-            hits: list[Hit] = []
-            if target.documents:
-                hits = index.search(question.query, DEPTH, sentences=0, **options)
-            return {"setting": setting, "id": question.id, "rank": _first_rank(hits, target)}
-
-        ranks: dict[str, list[int | None]] = {}
-        tried = settings_of(index)
-        searches = (
-            (name, options, question) for name, options in tried.items() for question in questions
-        )
-        out = folder / f"{name}.sweep.jsonl"
-        work = WorkPlan(searches, rank, None)
-        for row in resumed_rows(out, settings, lambda: work, label="searching"):
-            ranks.setdefault(row["setting"], []).append(row["rank"])
-        result["settings"] = weigh(tried, ranks)
-        result["advice"] = advice(result["settings"], len(questions), place, model)
-    return result, values
-
-
-def advice(settings: Sequence[Mapping[str, Any]], count: int, place: str, model: str | None) -> str:
-    """Return the conclusion of a sweep, with the command to use; `settings` has the default first,
-    then the best.
-    """
-    default, best = settings[:2]
-    tried = len(settings) - 1
-    name = best["name"]
-    options = ["--in", place, *(["--model", model] if model else []), *best["arguments"].split()]
-    command = f'runnel search "..." {shlex.join(options)}'
-    if best["difference"] < _VISIBLE:
-        return (
-            f"No setting has a higher MRR than the default: keep it ({counted(count, 'question')})."
-        )
-    gain = (
-        f"MRR {best['metrics']['MRR']:.3f} instead of {default['metrics']['MRR']:.3f}, p ="
-        f" {best['p']:.3f}"
-    )
-    if best["p"] * tried < _SURE:
-        return f"Better than the default: {name} ({gain}). Use: {command}"
-    return (
-        f"Highest MRR: {name} ({gain}), but with {count:,} questions and {tried} settings tried"
-        f" this may be chance. Keep the default, or ask more questions. To try it: {command}"
-    )
+    }, values

@@ -1,35 +1,29 @@
-"""Published benchmarks as tasks, from folders as their authors publish them (NanoBEIR, LoCoV0,
-LoCoV1, LongEmbed, MS MARCO), and generated sets.
+"""Published benchmarks as tasks, from folders as their authors publish them: NanoBEIR, LoCoV0,
+LongEmbed, MS MARCO.
 
 A set in another form than BEIR's (docs/evaluation.md has the forms) is written as a BEIR folder,
 from which it is evaluated.
 
-LongEmbed's synthetic sets, needle and passkey, are generated: the same texts on every machine. Each
-of the eight lengths is a set with 100 documents, of at most 3/4 words for each token, and 50
-queries. A document hides one sentence: a person's passkey in a text of five repeated sentences, or
-a fact in an essay.
+    find_sets   the sets of a task: `_sets_of` a folder in one of the forms, `_inside` a folder of
+                such folders, or one BEIR folder or file of judgments
+    forms       `_msmarco`; `_scrolls` and `_papers`, the pairs of LoCoV0; `_hub`, a data set of the
+                hub
+    _write      writes the BEIR folder of a set
 
-Source: Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et
-al., LongEmbed, 2024, 3.2; Craswell et al., 2020 and 2021; the filler of passkey is that of
-Mohtashami and Jaggi, 2023.
-The generated sets are not the published ones: their names, passkeys, facts and questions are ours,
-and so is the essay, whose sentences are put together at random from parts (the published essays are
-Paul Graham's). So their figures cannot be compared with published figures.
+Source: Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et al., LongEmbed, 2024,
+3.2; Craswell et al., 2020 and 2021.
 """
 
-import itertools
-import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from runnel.checks import expect_choice
 from runnel.config import read_row
-from runnel.errors import InputError, ReadError
+from runnel.errors import InputError
 from runnel.files import replacing, write_jsonl
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
@@ -40,76 +34,8 @@ from runnel.text.lines import find, keys, read_json, text_of
 from runnel.text.tables import read_parquet
 from runnel.text.trec import MOST_GRADE, as_grade
 
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-_DOCUMENTS, _QUERIES = 100, 50
-_GRASS = (  # 19 words
-    "The grass is green.",
-    "The sky is blue.",
-    "The sun is yellow.",
-    "Here we go.",
-    "There and back again.",
-)
-_FIRST = (
-    "Ada Amir Boris Carla Chen Dalia Emil Farah Goran Hana Igor Jonas Kira Leila Mateo Nadia Omar"
-    " Petra Rosa Tariq".split()
-)
-_LAST = (
-    "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs Lund Moreau Novak Okafor"
-    " Petrov".split()
-)
-
-
-def _rows(name: str) -> list[list[str]]:
-    lines = files("runnel.lab.evaluation").joinpath(name).read_text(encoding="utf-8").splitlines()
-    return [line.split("\t") for line in lines]
-
-
-def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
-    """Write a set, "needle" or "passkey", whose documents have at most `length` tokens."""
-    name = f"{kind}-{length}"
-    chance = random.Random(name)
-    if kind == "passkey":
-        questions, hidden = _passkeys(chance)
-        filler = list(_GRASS) * (length // 12)  # more than the longest document of the set needs
-    else:
-        questions, hidden = (list(part) for part in zip(*_rows("needles.tsv"), strict=True))
-        parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
-        filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(length // 8)]
-    documents = [_hide(sentence, filler, length * 3 // 4, chance) for sentence in hidden]
-    asked = [str(row) for row in sorted(chance.sample(range(_DOCUMENTS), _QUERIES))]
-    return _write(
-        folder,
-        name,
-        ((str(row), text) for row, text in enumerate(documents)),
-        ((row, questions[int(row)]) for row in asked),
-        ((row, row, 1) for row in asked),
-    )
-
-
-def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
-    names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
-    keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
-    hidden = [
-        f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}."
-        for name, key in zip(names, keys, strict=True)
-    ]
-    return [f"What is the pass key for {name}?" for name in names], hidden
-
-
-def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Random) -> str:
-    """Return as much of the filler as fits into a number of words, with a sentence at a random
-    place between two others.
-    """
-    room = words - len(sentence.split())
-    sizes = itertools.accumulate(len(part.split()) for part in filler)
-    count = sum(1 for _ in itertools.takewhile(lambda size: size <= room, sizes))
-    place = chance.randint(0, count)
-    return " ".join([*filler[:place], sentence, *filler[place:count]])
-
-
 _NDCG = ("nDCG@10",)
-_LOCO_QUERY = ("dataset", "qid", "answer_pids")  # columns of LoCoV1's queries
-_IDS = ("_id", "id", "doc_id", "qid", "pid")
+_IDS = ("_id", "id", "doc_id", "qid")
 _TEXTS = ("text", "passage", "query")
 
 
@@ -175,25 +101,10 @@ class Set:
 
 
 def find_sets(task: str, corpus: str | None = None, queries: str | None = None) -> list[Set]:
-    """Return the sets of a task: a BEIR folder, qrels, a set or a whole benchmark, or
-    generated:needle or generated:passkey.
+    """Return the sets of a task: a BEIR folder, qrels, a set or a whole benchmark.
 
     For one set of a folder that has several, `task` is the folder's path, / and the set's name.
     """
-    if task.startswith("generated:"):
-        name = task.removeprefix("generated:")
-        kinds = ("needle", "passkey")
-        sets = [
-            Set(
-                f"{kind}-{length}",
-                partial(_write_generated, kind=kind, length=length),
-                ("nDCG@1",),
-                kind,
-            )
-            for kind, length in itertools.product(kinds, LENGTHS)
-        ]
-        expect_choice(name, [*kinds, *(part.name for part in sets)], "the task after generated:")
-        return [part for part in sets if name in (part.name, part.group)]
     path = Path(task)
     if path.is_dir() and corpus is None and queries is None and not _is_beir(path):
         if sets := _sets_of(path) or _inside(path):
@@ -223,18 +134,6 @@ def _sets_of(folder: Path) -> list[Set]:
         return [
             Set(own, partial(_write_pairs, name=own, read=read), _NDCG)
             for own, read in reads.items()
-        ]
-    loco = [
-        part
-        for part in sorted(folder.iterdir())
-        if part.name.lower() in ("locov1-documents", "locov1-queries")
-    ]
-    if len(loco) == 2:
-        documents, queries = (_files(part, "test") for part in loco)
-        names = dict.fromkeys(str(row["dataset"]) for _, row in _loco_rows(queries, *_LOCO_QUERY))
-        return [
-            Set(own, partial(_write_loco, name=own, documents=documents, queries=queries), _NDCG)
-            for own in names
         ]
     tables = [_tables(folder, *names) for names in (["corpus"], ["queries"], ["qrels", "default"])]
     return _hub(name, *tables) if all(tables) and not _is_beir(folder) else []
@@ -312,45 +211,6 @@ def _papers(files: list[Path], kind: str) -> Iterator[tuple[str, str]]:
     for where, row in released if files[0].suffix == ".json" else read_rows(files):
         row = expect_object(row, where)
         yield paper_text(row, where), text_of(row, kind, where)
-
-
-def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
-    for where, row in read_rows(files):
-        for name in names:
-            _first(row, (name,), where, list if name == "answer_pids" else object)
-        yield where, row
-
-
-def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> TaskFiles:
-    """Write a set of LoCoV1. Documents without text are left out, as its authors do, and so are the
-    queries that only such documents answer.
-    """
-    rows = [row for row in _loco_rows(queries, *_LOCO_QUERY) if row[1]["dataset"] == name]
-    empty = {
-        str(row["pid"])
-        for _, row in _loco_rows(documents, "dataset", "pid", "passage")
-        if row["dataset"] == name and row["passage"] is None
-    }
-    kept = [
-        (where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))
-    ]
-    texts = (
-        (where, row)
-        for where, row in read_rows(documents)
-        if row["dataset"] == name and row["passage"] is not None
-    )
-    judged = (
-        (str(row["qid"]), str(pid), 1)
-        for _, row in kept
-        for pid in row["answer_pids"]
-        if str(pid) not in empty
-    )
-    source = _write(folder, name, _texts(texts), _texts(kept), judged)
-    note = (
-        f"{len(empty):,} documents without text are left out, with {len(rows) - len(kept):,}"
-        " queries that only they answer"
-    )
-    return replace(source, notes=(note,)) if empty else source
 
 
 def _hub(
@@ -438,17 +298,6 @@ def _tables(folder: Path, *names: str) -> dict[str, list[Path]]:
                 splits.setdefault(re.sub(r"-\d{5}-of-\d{5}.*", "", file.stem), []).append(file)
             return splits
     return {}
-
-
-def _files(place: Path, split: str) -> list[Path]:
-    files = (
-        [place]
-        if place.is_file()
-        else sorted(p for p in place.rglob("*") if p.suffix in (".parquet", ".jsonl"))
-    )
-    if not files:
-        raise ReadError(f"{place} has no parquet or jsonl files; download the data set again")
-    return [file for file in files if split in file.name] or files
 
 
 def _first(

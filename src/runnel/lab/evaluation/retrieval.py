@@ -3,7 +3,7 @@
 The parts of this file:
 
     Reading, expect_stride, windows  how much of queries and documents is read; long documents in
-                                     segments (FirstP, LongP, MaxP and SumP, docs/evaluation.md)
+                                     segments (FirstP, LongP and MaxP, docs/evaluation.md)
     cut_sentences, split_chunks      pieces of a document for `evidence.py` and `qa/examination.py`
     System                           what is evaluated: a model, BM25 or a run, and how it searches
     kind_of, Options                 which of these a model is; the options of the command line
@@ -19,15 +19,13 @@ run is always called so.
 
 Source of the segments: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural
 Language Modeling, 2019; paper C (State space models as rerankers), 4.3 and B.2.2. Here segments
-have a number of tokens, not of words, and SumP of a reranker adds the sigmoids of its scores, so
-that no segment lowers a sum. Paper E is about full-context sentence retrieval (docs/papers.md has
-both).
+have a number of tokens, not of words. Paper E is about full-context sentence retrieval
+(docs/papers.md has both).
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice, pairwise
@@ -39,7 +37,7 @@ import numpy as np
 from runnel.errors import InputError
 from runnel.files import digest, file_digest
 from runnel.generation.endpoint import Endpoint
-from runnel.jobs.embedding import VectorFiles, embed_corpus, read_vectors
+from runnel.jobs.embedding import embed_corpus
 from runnel.jobs.loading import DTYPES, note_compiling
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.ranking import Candidates, rank_all
@@ -47,7 +45,7 @@ from runnel.jobs.runs import finish_run, lines_of, note_resumed
 from runnel.journal import Journal, Row
 from runnel.lab.evaluation.metrics import Measured, cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.published import Set
-from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
+from runnel.lab.evaluation.tasks import Task, read_run_of, read_task
 from runnel.lab.training import recipes
 from runnel.lab.training.corpus import Texts
 from runnel.lab.training.mining import Ranker, bm25_ranker, dense_ranker
@@ -57,7 +55,7 @@ from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document
 from runnel.search.index import Index
-from runnel.search.stores import holds_index, open_store
+from runnel.search.stores import holds_index
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
 from runnel.text.trec import read_scores
@@ -94,12 +92,11 @@ class Reading:
     # tokens included
     max_tokens: int | None = None
     max_query_tokens: int | None = None  # the most tokens of a query, for an embedder
-    # The most tokens of a segment's text. None: documents are not read in segments, and the next
-    # two settings have no effect.
+    # The most tokens of a segment's text, for a reranker. None: documents are not read in segments,
+    # and `stride` has no effect.
     segment_tokens: int | None = None
     # tokens from the start of a segment to the start of the next; None: segments do not overlap
     stride: int | None = None
-    aggregate: Literal["max", "sum"] = "max"  # makes a document's score of its segments' scores
 
     def __post_init__(self) -> None:
         if self.segment_tokens is not None and self.stride is not None:
@@ -107,10 +104,7 @@ class Reading:
 
     def settings(self) -> dict[str, object]:
         """Return the settings that scores depend on; {} if everything is read."""
-        settings = {name: value for name, value in asdict(self).items() if value is not None}
-        if self.segment_tokens is None:
-            del settings["aggregate"]
-        return settings
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def cut(self, text: str, tokenizer: Tokenizer) -> list[str]:
         """Return the segments of a text, at least one; together they cover it."""
@@ -123,34 +117,6 @@ class Reading:
         cuts = windows(np.arange(count + 1), self.segment_tokens, stride)
         pieces = [text[encoded.starts[first] : encoded.ends[last - 1]] for first, last in cuts]
         return [piece for piece in pieces if piece.strip()] or [text]
-
-    def cut_all(
-        self, documents: Iterable[Document], tokenizer: Tokenizer
-    ) -> tuple[Texts, np.ndarray]:
-        """Return the segments of all documents, with ids such as "d1#0", and for each segment the
-        row of its document, int64.
-        """
-        owners: list[int] = []  # rows of documents, one for each segment
-
-        def pieces() -> Iterator[Document]:
-            for row, document in enumerate(documents):
-                for number, piece in enumerate(self.cut(document.text, tokenizer)):
-                    owners.append(row)
-                    yield Document(f"{document.id}#{number}", piece)
-
-        return Texts(pieces()), np.array(owners, dtype=np.int64)
-
-    def combine(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
-        """Return documents with their scores, best first, from the logits of their segments."""
-        combined: dict[str, float] = {}
-        for name, score in scores.items():
-            document = name.rpartition("#")[0]
-            if self.aggregate == "sum":
-                sigmoid = 1 / (1 + math.exp(-max(score, -700.0)))  # exp(710) is too large
-                combined[document] = combined.get(document, 0.0) + sigmoid
-            else:
-                combined[document] = max(combined.get(document, -math.inf), score)
-        return sorted(combined.items(), key=lambda item: -item[1])
 
 
 def expect_stride(stride: int, size: int) -> None:
@@ -260,8 +226,6 @@ class System:
     search: Mapping[str, float] = field(default_factory=dict)  # options of `Index.search`, likewise
     prompts: Mapping[str, str] = field(default_factory=dict)  # "query" and "document", likewise
     reading: Reading = field(default_factory=Reading)
-    # the folder or URL of an existing index to search; None: one is made of the task's corpus
-    place: str | None = None
     # The next two are of `evidence.py` and `qa/examination.py`, which rank parts of one document.
     context: int | None = None  # tokens that a sentence retriever reads together; None: all
     chunk_words: int | None = None  # rank chunks of this many words; None: sentences
@@ -282,7 +246,7 @@ def kind_of(model: str, how: How | None) -> How | None:
     if kind is not None and how is not None:
         raise InputError(
             f"{model} is {'BM25' if kind == 'bm25' else 'a run'}, so it cannot be evaluated as"
-            f" {how}; leave --as and --in out"
+            f" {how}; leave --as out"
         )
     return kind or how
 
@@ -307,8 +271,8 @@ class Options:
     def refuse_others(self, evaluated: str) -> None:
         """Raise InputError for an option that has no effect on what is evaluated."""
         if unused := next((name for name in self.given if name not in self._taken), None):
-            # two parameters have names other than their options, --in and --as
-            name = {"place": "in", "how": "as"}.get(unused, unused.replace("_", "-"))
+            # one parameter has another name than its option, --as
+            name = "as" if unused == "how" else unused.replace("_", "-")
             raise InputError(
                 f"--{name} has no effect on what is evaluated ({evaluated}); leave it out"
             )
@@ -350,25 +314,11 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
     # 1. the queries, judgments and documents
     metrics = parse_metrics(task_set.metrics if names is None else names)
     source = task_set.source(folder)
-    texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}
-    if system.place is not None:  # the index has the documents
-        source = replace(source, corpus=None)
-        del texts["--corpus"]
     if system.how != "run":
-        expect_texts(source.qrels, texts)
+        expect_texts(source.qrels, {"--corpus": source.corpus, "--queries": source.queries})
     task = read_task(source)
     # 2. notes for the user
     notes = list(task.notes)
-    documents: object = None if task.corpus is None else len(task.corpus)
-    if system.place is not None:
-        documents = state_of(system.place)["documents"]
-        with closing(open_store(system.place)) as store:
-            _, missing = names_of(store.content_hashes(), task)
-        if missing:
-            notes.append(
-                f"{len(missing):,} relevant documents are not in {system.place}, the first is"
-                f" {missing[0]!r}"
-            )
     depth = system.depth or max(100, cutoff(metrics))
     if system.how != "run" and depth < cutoff(metrics):
         notes.append(
@@ -390,7 +340,7 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
         "as": system.how,
         "queries": len(task.qrels),
         "group": task_set.group,
-        "documents": documents,
+        "documents": None if task.corpus is None else len(task.corpus),
         "depth": None if system.how == "run" else depth,
         "reading": system.reading.settings() | ({"remember": True} if system.remember else {}),
         "notes": notes,
@@ -411,7 +361,6 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
             None if file is None else file_digest(str(file))
             for file in (task.source.corpus, task.source.queries)
         ],
-        **({} if system.place is None else state_of(system.place)),
         "queries": digest(*task.queries),
         **system.bm25,
         **system.search,
@@ -463,16 +412,19 @@ def _rank_segments(
     reading: Reading,
     settings: Mapping[str, object],
 ) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Score the segments of all candidates; yield the documents of each query, with scores from
-    their segments' scores.
+    """Score the segments of all candidates, which have ids such as "d1#0"; yield the documents of
+    each query with the score of their best segment, best first.
     """
-    made_from = {key: value for key, value in settings.items() if key != "aggregate"}
-    with Journal(folder / f"{Path(name).stem}.segments.trec", made_from) as journal:
+    with Journal(folder / f"{Path(name).stem}.segments.trec", settings) as journal:
         if journal.begin() is None:  # not finished
             pieces = partial(reading.cut, tokenizer=reranker.model.tokenizer)
             rank_all(journal, documents, reranker, remember=False, pieces=pieces)
     for query, scores in read_scores(journal.out).items():
-        yield query, reading.combine(scores)
+        best: dict[str, float] = {}
+        for segment, score in scores.items():
+            document = segment.rpartition("#")[0]
+            best[document] = max(best.get(document, -math.inf), score)
+        yield query, sorted(best.items(), key=lambda item: -item[1])
 
 
 def _search_all(journal: Journal, task: Task, search: Search) -> None:
@@ -500,17 +452,16 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
     """
     corpus = task.corpus
     depth = system.depth
-    assert depth is not None
+    assert corpus is not None and depth is not None
     if system.how == "index":
-        index, names = _open_index(task, system, model, folder / f"{task.source.name}.index")
+        index = _open_index(corpus, model, folder / f"{task.source.name}.index")
 
         def search_index(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
             for query in queries:
                 hits = index.search(query, depth, sentences=0, **dict[str, Any](system.search))
-                yield [(names.get(hit.id, hit.id), hit.score) for hit in hits]
+                yield [(hit.id, hit.score) for hit in hits]
 
         return search_index
-    assert corpus is not None
     if system.how == "bm25":
         with open_progress("indexing", "documents") as progress:
             rank = bm25_ranker(corpus, progress, **system.bm25)
@@ -527,62 +478,39 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
 def _vector_ranker(
     task: Task, corpus: Texts, system: System, embedder: Embedder, folder: Path
 ) -> Ranker:
-    """Return a ranker by the vectors of documents, or of their segments: those of the system, or
-    those in `folder`, which are computed if they are missing.
+    """Return a ranker by the vectors of documents: those of the system, or those in `folder`, which
+    are computed if they are missing.
     """
     reading = system.reading
     path = folder / f"{task.source.name}.vectors.npy"
-    settings = reading.settings()
     made_from = {
-        # the settings of the search are left out: with others, the vectors are the same
-        **{key: settings[key] for key in settings.keys() - {"max_query_tokens", "aggregate"}},
+        # without the limit of queries: with another, the vectors are the same
+        **replace(reading, max_query_tokens=None).settings(),
         "corpus": file_digest(str(task.source.corpus)),
         "fingerprint": embedder.model.fingerprint(),
         "prompt": embedder.model.prompts.get("document", ""),
     }
     # `rows`: for each vector, the row in the corpus of its document. Empty texts have no vector.
-    vectors: np.ndarray | VectorFiles
-    if system.vectors is not None:
-        vectors, rows = read_vectors(Path(system.vectors), corpus, embedder, reading.max_tokens)
-    elif reading.segment_tokens is None:
-        vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
-    else:
-        segments, documents = reading.cut_all(corpus, embedder.model.tokenizer)
-        vectors, segment_rows = embed_corpus(embedder, segments, path, made_from)
-        rows = documents[segment_rows]
-    combine = np.add if reading.aggregate == "sum" else np.maximum
-    return dense_ranker(embedder, vectors, rows, combine, reading.max_query_tokens)
+    vectors, rows = embed_corpus(
+        embedder, corpus, path, made_from, reading.max_tokens, stored=system.vectors
+    )
+    return dense_ranker(embedder, vectors, rows, reading.max_query_tokens)
 
 
-def _open_index(
-    task: Task, system: System, embedder: Embedder, made_at: Path
-) -> tuple[Index, Mapping[str, str]]:
-    """Return the system's index, or one at `made_at` made of the corpus; and the judged ids of
-    those documents that have another id in the index.
-    """
-    if system.place is not None:
-        index = Index.open(system.place, embedder)
-        return index, names_of(index.store.content_hashes(), task)[0]
-    assert task.corpus is not None
+def _open_index(corpus: Texts, embedder: Embedder, made_at: Path) -> Index:
+    """Return the index at `made_at`, which is made of the corpus, or completed."""
     is_made = holds_index(made_at)
     opened = Index.open(made_at, embedder) if is_made else Index.create(made_at, embedder)
     with opened as index, open_progress("indexing") as progress:
         changes = index.add(
-            (Document(document.id, document.text) for document in task.corpus), progress=progress
+            (Document(document.id, document.text) for document in corpus), progress=progress
         )
     if changes.failed:
         notify(
             f"warning: {len(changes.failed):,} documents are not in {made_at}:"
             f" {next(iter(changes.failed.values()))}"
         )
-    return index, {}
-
-
-def state_of(place: str) -> dict[str, object]:
-    """Return the facts about an index on which results depend: its place and its last commit."""
-    with closing(open_store(place)) as store:
-        last = store.last_commit()
-    return {"index": place, "commit": last.number, "documents": last.documents}
+    return index
 
 
 class _CorpusTexts(Mapping[str, str]):

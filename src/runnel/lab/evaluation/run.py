@@ -1,4 +1,4 @@
-"""Evaluate a model, a run or an index on tasks: `evaluate` is what `runnel lab evaluate` does.
+"""Evaluate a model or a run on tasks: `evaluate` is what `runnel lab evaluate` does.
 
 In order: `_trials` finds the sets of each task; `_system` makes the system that is evaluated on
 them, with the options that have an effect there; then `retrieval`, `evidence` or `mteb` measures
@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from runnel.checks import expect_choice, refuse_when
-from runnel.errors import InputError, needing
-from runnel.files import replacing, write_json
-from runnel.jobs.progress import notify
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.metrics import (
     METRICS,
@@ -53,11 +50,10 @@ def evaluate(
     of_mteb: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Evaluate a system, or each checkpoint of a run, on tasks; return the results, which are also
-    written to a folder.
+    """Evaluate a system on tasks; return the results, which are also written to a folder.
 
     Args:
-        model: a model, "bm25", a run file, or RUN/checkpoints.
+        model: a model, "bm25" or a run file.
         tasks: BEIR folders, benchmarks, files of judgments (qrels) or of evidence; with `of_mteb`,
             names of tasks of the library mteb.
         how: what the model does; default: embed, and sentences for evidence.
@@ -66,49 +62,22 @@ def evaluate(
             kept.
         options: those of `runnel lab evaluate`: depth, run, corpus, queries, dtype, k1, b, prompt,
             document_prompt, weight, rerank, max_tokens, max_query_tokens, segment_tokens, stride,
-            aggregate, remember, context, chunk_words, vectors, and place, of an existing index.
-            Options without effect on any task are refused.
+            remember, context, chunk_words and vectors. Options without effect on any task are
+            refused.
 
     Raises:
         InputError: a task, a metric or an option cannot be used.
     """
-    # 1. options that exclude each other
-    place = options.get("place")
-    if place is not None and how not in (None, "index"):
-        raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
-    how = "index" if place is not None else how
-    # 2. tasks of mteb
+    # 1. tasks of mteb
     if of_mteb:
         given = Options({**options, "metrics": metrics})
         system = _system(model, "mteb", kind_of(model, None) or how or "embed", given)
         given.refuse_others(f"{system.how} on mteb")
         with results_folder(out) as folder:
             return {"version": VERSION, **mteb.measure(tasks, as_in_recipe(system), folder)}
-    # 3. judged tasks, for one system or for each checkpoint of a run
-    names = None if metrics is None else metrics.split(",")
-    parse_metrics(METRICS if names is None else names)
-    if not (checkpoints := _find_checkpoints(model)):
-        results = _measure(model, tasks, how, names, out, options)
-        return {"version": VERSION, "results": results, "means": means(results)}
-    points = []
-    with results_folder(out) as folder:
-        for step, path in checkpoints.items():
-            results = _measure(str(path), tasks, how, names, folder / path.name, options)
-            points.append({"step": step, "results": results})
-        if out is not None:
-            write_json(folder / "checkpoints.json", {"version": VERSION, "checkpoints": points})
-            _plot(points, folder / "checkpoints.png")
-    return {"version": VERSION, "checkpoints": points}
-
-
-def _measure(
-    model: str,
-    tasks: Sequence[str],
-    how: How | None,
-    metrics: Sequence[str] | None,
-    out: str | Path | None,
-    options: Mapping[str, Any],
-) -> list[dict[str, Any]]:
+    # 2. judged tasks
+    metric_names = None if metrics is None else metrics.split(",")
+    parse_metrics(METRICS if metric_names is None else metric_names)
     trials = _trials(model, tasks, how, Options(options))
     names = [evidence.name_of(task) if isinstance(task, Path) else task.name for task, _ in trials]
     for number, name in enumerate(names):
@@ -117,10 +86,11 @@ def _measure(
     with results_folder(out) as folder:
         for task, system in trials:
             if isinstance(task, Path):
-                results.append(save(*evidence.measure(task, system, metrics, folder), folder))
+                measured = evidence.measure(task, system, metric_names, folder)
             else:
-                results.append(save(*retrieval.measure(task, system, metrics, folder), folder))
-    return results
+                measured = retrieval.measure(task, system, metric_names, folder)
+            results.append(save(*measured, folder))
+    return {"version": VERSION, "results": results, "means": means(results)}
 
 
 def _trials(
@@ -136,10 +106,7 @@ def _trials(
         if Path(name).is_file() and is_evidence(Path(name)):
             trials.append((Path(name), ("evidence", kind or "sentences")))
         else:
-            # an existing index has the documents
-            files = (
-                options.take("queries") if "place" in given else options.take("corpus", "queries")
-            )
+            files = options.take("corpus", "queries")
             trials += [(task, ("documents", kind or "embed")) for task in find_sets(name, **files)]
     pairs = dict.fromkeys(pair for _, pair in trials)
     refuse_when(
@@ -184,7 +151,7 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
     # A reranker's candidates are BM25's best documents, unless a run is given.
     if how == "bm25" or (kind == "documents" and how == "rerank"):
         fields["bm25"] = options.take("k1", "b")
-    if how == "embed" and kind == "documents" and "segment_tokens" not in options.given:
+    if how == "embed" and kind == "documents":
         fields |= options.take("vectors")
     if how in ("embed", "index"):
         # vectors of the documents, if they are given, were made with a prompt
@@ -192,64 +159,18 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
         fields["prompts"] = options.take(prompt="query", **of_documents)
     if how == "index":
         fields["search"] = options.take("rerank", weight="dense_weight")
-        fields |= options.take("place") if kind == "documents" else {}
     if how == "rerank":
         fields |= options.take("depth", run="candidates")
     if how in ("embed", "rerank") and not of_api:
         reading.append("max_tokens")
     if how == "embed" and kind != "mteb" and not of_api:
         reading.append("max_query_tokens")
-    if how in ("embed", "rerank") and kind == "documents":
-        has_segments = "segment_tokens" in options.given
-        reading += ["segment_tokens", "stride", "aggregate"] if has_segments else ["segment_tokens"]
-        if how == "rerank" and not has_segments and "max_tokens" not in options.given:
+    if how == "rerank" and kind == "documents":
+        if "segment_tokens" in options.given:
+            reading += ["segment_tokens", "stride"]
+        elif "max_tokens" not in options.given:
             fields |= options.take("remember")
     if kind == "evidence":
         fields |= options.take("context" if how == "sentences" else "chunk_words")
         fields["context"] = evidence.context_of(fields.get("context"))
     return System(model, how, reading=Reading(**options.take(*reading)), **fields)
-
-
-def _find_checkpoints(model: str) -> Mapping[int, Path]:
-    """Return step -> folder of the complete checkpoints in a run's folder `checkpoints`; none if
-    the model is another one.
-    """
-    folder = Path(model)
-    is_run = (folder / "recipe.toml").is_file() and not (folder / "config.json").exists()
-    run = folder if is_run else folder.parent
-    if not is_run and (folder.name != "checkpoints" or not (run / "recipe.toml").is_file()):
-        return {}
-    # imports transformers' trainer, which takes seconds
-    from runnel.lab.training.progress import whole_checkpoints
-
-    by_step = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
-    part = next((path for path in by_step.values() if not (path / "config.json").exists()), None)
-    if not by_step or part:
-        problem = f"{model} is a run" if is_run else f"{model} has no complete checkpoint"
-        if part:
-            problem = f"{part} holds only what was trained, adapters or a head, and not a model"
-        raise InputError(
-            f"{problem}; evaluate the finished run's {run / 'model'}, or its whole models in"
-            f" {run / 'checkpoints'}"
-        )
-    if len(by_step) == 1:
-        notify(f"note: {model} has one checkpoint; a run with --set train.checkpoints=10 keeps ten")
-    return by_step
-
-
-def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot each metric over the steps, a panel for each task."""
-    with needing("plots need matplotlib", "lab"):
-        from matplotlib.figure import Figure
-    tasks = points[0]["results"]
-    figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")
-    steps = [point["step"] for point in points]
-    axes = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for place, (axis, task) in enumerate(zip(axes, tasks, strict=True)):
-        for name in task["metrics"]:
-            values = [point["results"][place]["metrics"][name] for point in points]
-            axis.plot(steps, values, marker="o", label=name)
-        axis.set(title=task["task"], xlabel="step")
-        axis.legend(fontsize=8)
-    with replacing(path) as partial:
-        figure.savefig(partial, format="png", dpi=120)

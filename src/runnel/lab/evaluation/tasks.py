@@ -5,7 +5,7 @@ Source: Thakur et al., 2021.
 """
 
 import difflib
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -27,7 +27,6 @@ class TaskFiles:
     corpus: Path | None
     queries: Path | None
     expected: int | None = None  # the number of judged queries in papers, for a warning
-    notes: tuple[str, ...] = ()  # what was left out of a published set, in words
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,7 @@ def read_task(source: TaskFiles) -> Task:
         raise InputError(
             f"{source.qrels} judges no document as relevant (grade above 0); expected one at least"
         )
-    notes = list(source.notes)
+    notes = []
     if source.expected not in (None, len(qrels)):
         notes.append(f"{len(qrels):,} queries are judged; the papers' set has {source.expected:,}")
     if without := sum(not any(grade > 0 for grade in judged.values()) for judged in qrels.values()):
@@ -155,38 +154,3 @@ def expect_some(names: Collection[str], known: Container[str], none: str, what: 
         first = f", the first is {missing[0]!r}" if missing else ""
         raise InputError(f"{none} {len(names):,} {what}{first}; give the files of one task")
     return missing
-
-
-def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]:
-    """Return index id -> id in the judgments, of the judged documents whose ids differ, and the
-    relevant ones that are missing.
-
-    `runnel index` gives a file the id /path/file and a row the id /path/file#id. Judgments may name
-    them by any end of it that begins after "/" or "#".
-    """
-    judged = {name for grades in task.qrels.values() for name in grades}
-    matches: dict[str, list[str]] = {}  # judged id -> index ids
-    for name in ids:
-        # the ends of the index id that begin after "/" or "#", longest first
-        ends = (name[at + 1 :] for at, character in enumerate(name) if character in "/#")
-        if match := next((end for end in (name, *ends) if end in judged), None):
-            matches.setdefault(match, []).append(name)
-    for match, names in matches.items():
-        if len(names) > 1 and match not in names:
-            raise InputError(
-                f"{task.source.qrels} judges {match!r}, which could be {names[0]!r} or {names[1]!r}"
-                " of the index; give longer ids, or an index of one corpus"
-            )
-    names_in_index = {
-        match: match if match in names else names[0] for match, names in matches.items()
-    }
-    relevant = dict.fromkeys(
-        name for grades in task.qrels.values() for name, grade in grades.items() if grade > 0
-    )
-    missing = expect_some(
-        relevant,
-        names_in_index,
-        f"{task.source.qrels}: none of the",
-        "relevant documents is in the index",
-    )
-    return {name: match for match, name in names_in_index.items() if match != name}, missing

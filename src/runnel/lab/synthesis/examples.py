@@ -100,11 +100,11 @@ class Synthesis:
         A run that was interrupted, or stopped, yields the same rows when it is repeated.
         """
         while self.inquiry.stopped is None and (wave := self._wave(subsequences, limit)):
-            for (text, _), outcome in self.inquiry.run(self._outcome, wave):
+            for (subsequence, _), outcome in self.inquiry.run(self._outcome, wave):
                 self.read += 1
                 if isinstance(outcome, Draft):
-                    self.kept[text.length] += 1
-                    yield self._row(text, outcome)
+                    self.kept[subsequence.length] += 1
+                    yield self._row(subsequence, outcome)
                 else:  # a reason, or None from the inquiry: no reply came
                     self.rejected[_NO_REPLY if outcome is None else outcome] += 1
 
@@ -116,8 +116,8 @@ class Synthesis:
         """
         missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
         return [
-            (text, refusal(text.text, self.guard, self.settings.language))
-            for text in islice(subsequences, missing)
+            (subsequence, refusal(subsequence.text, self.guard, self.settings.language))
+            for subsequence in islice(subsequences, missing)
         ]
 
     def cost(self, used: Mapping[str, int]) -> dict[str, float]:
@@ -135,19 +135,19 @@ class Synthesis:
         """Return the example about a subsequence, or the reason why there is none. An item is one
         of `_wave`; `notes`, where `Inquiry.run` takes notes of replies, stays empty.
         """
-        text, reason = item
+        subsequence, reason = item
         if reason is not None:
             return reason
         settings = self.settings
-        # the same choices for a text, whichever subsequences come before it
-        rng = np.random.default_rng([settings.seed, int(digest(text.text), 16)])
+        # the same choices for a subsequence, whichever others come before it
+        rng = np.random.default_rng([settings.seed, int(digest(subsequence.text), 16)])
         size = strategies.PLACE_UNITS[settings.unit]
         try:
             if settings.strategy == "pair":
-                return strategies.write_pair(text, size, rng, self._ask, self.encode)
+                return strategies.write_pair(subsequence, size, rng, self._ask, self.encode)
             if settings.strategy == "link":
-                return strategies.write_link(text, size, rng, self._ask)
-            return strategies.write_chunk(text, size, rng, self._ask)
+                return strategies.write_link(subsequence, size, rng, self._ask)
+            return strategies.write_chunk(subsequence, size, rng, self._ask)
         except strategies.Rejected as rejected:
             return str(rejected)
 
@@ -159,7 +159,7 @@ class Synthesis:
             version=self.version,
         )
 
-    def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
+    def _row(self, subsequence: Subsequence, draft: Draft) -> dict[str, Any]:
         """Return the row of an example: the keys of evidence (docs/data.md, "Evidence": id,
         question, document, evidence, units), and after them keys for analysis.
 
@@ -169,23 +169,24 @@ class Synthesis:
         units = {}
         # clauses are grouped by tokens, so another tokenizer would make other units
         if self.settings.unit == "clauses":
-            units["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
+            starts = subsequence.spans[:, 0].tolist()
+            units["units"] = tile(starts, len(subsequence.text)).tolist()
         return {
-            "id": f"{strategy}-{digest(text.source, text.text, draft.question)}",
+            "id": f"{strategy}-{digest(subsequence.source, subsequence.text, draft.question)}",
             "question": draft.question,
-            "document": text.text,
-            "evidence": text.spans[list(draft.units)].tolist(),
+            "document": subsequence.text,
+            "evidence": subsequence.spans[list(draft.units)].tolist(),
             **units,
             "answer": draft.answer,
             "connection": draft.connection,  # in words, of two places; None for one
-            "places": [list(text.span(place)) for place in draft.places],
+            "places": [list(subsequence.span(place)) for place in draft.places],
             "distance": draft.distance,  # units from the one to the other; None for one
             "strategy": strategy,
             "unit": self.settings.unit,
-            "source": text.source,
-            "source_start": text.start,
-            "length": text.length,  # tokens that were drawn for the subsequence
-            "tokens": text.tokens,  # tokens that it has
+            "source": subsequence.source,
+            "source_start": subsequence.start,
+            "length": subsequence.length,  # tokens that were drawn for the subsequence
+            "tokens": subsequence.tokens,  # tokens that it has
             "prompts": self.version,
             "llm_model": self.inquiry.replies.endpoint.model,
         }
@@ -221,7 +222,7 @@ def synthesize(
     with stored_replies(to, endpoint) as replies:
         # 2. Write examples: documents, subsequences, drafts, rows.
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
-        documents = Sources(sources, settings.seed, notify)
+        documents = Sources(sources, settings.seed)
         inquiry = Inquiry(replies, settings.threads)
         synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard, texts, version)
         _write_rows(
@@ -263,7 +264,7 @@ def ask_structure(
     Raises InputError if a source, the language or a test set cannot be used.
     """
     structure = StructureRows(Decontaminator(exclude), language, seed)
-    documents = Sources(sources, seed, notify)
+    documents = Sources(sources, seed)
     path = create_folder(to) / "structure.jsonl"
     _write_rows(structure.rows(documents, limit), path, limit)
     report = structure_facts(structure, documents)

@@ -16,7 +16,7 @@ S  units of a subsequence
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +29,7 @@ import numpy as np
 from runnel.checks import expect_choice, expect_count
 from runnel.errors import InputError, needing
 from runnel.files import digest
+from runnel.jobs.progress import notify
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.records import Places, trim
@@ -94,8 +95,6 @@ class Sources:
 
     paths: Sequence[str]
     seed: int
-    # receives a line for each warning about a document and each file that cannot be read
-    report: Callable[[str], None]
     documents: int = 0  # read, each text once
     repeated: int = 0  # left out, because their text had been read before
     skipped: list[Skipped] = field(default_factory=list)  # files that cannot be read
@@ -129,7 +128,7 @@ class Sources:
                 name = f"{place}: {values.get('id', number)}"
                 yield Source(name, text_of(values, "document", where))
         else:
-            for read in read_documents([str(place)], reader, self.skipped, report=self.report):
+            for read in read_documents([str(place)], reader, self.skipped, report=notify):
                 document = read.document
                 name = str(place) if document.id is None else f"{place}: {document.id}"
                 yield Source(name, document.text, document.places())

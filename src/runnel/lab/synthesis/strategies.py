@@ -210,47 +210,49 @@ class Draft:
     distance: int | None = None  # units from one place to the other, 1 if they are neighbors
 
 
-def write_chunk(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
+def write_chunk(subsequence: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
     """Write a question about one place of `size` units."""
-    place = _draw_place(text, size, rng)
-    values = read_reply(ask("chunk", sentences=_show(text, place)), **_ANSWERED)
+    place = _draw_place(subsequence, size, rng)
+    values = read_reply(ask("chunk", sentences=_show(subsequence, place)), **_ANSWERED)
     return _draft(values, (place,))
 
 
 def write_pair(
-    text: Subsequence, size: int, rng: np.random.Generator, ask: Ask, encode: Encode
+    subsequence: Subsequence, size: int, rng: np.random.Generator, ask: Ask, encode: Encode
 ) -> Draft:
     """Write a question about a random place and the one with the nearest vector."""
-    tiles = [range(start, start + size) for start in range(0, len(text.spans) - size + 1, size)]
-    tiles = [tile for tile in tiles if not BOILERPLATE.search(_slice(text, tile))]
+    tiles = [
+        range(start, start + size) for start in range(0, len(subsequence.spans) - size + 1, size)
+    ]
+    tiles = [tile for tile in tiles if not BOILERPLATE.search(_slice(subsequence, tile))]
     partners = {
         tile: [other for other in tiles if _distance(tile, other) >= APART] for tile in tiles
     }
     place = _draw([tile for tile in tiles if partners[tile]], rng)
     others = partners[place]
-    vectors = encode([_slice(text, tile) for tile in (place, *others)])
+    vectors = encode([_slice(subsequence, tile) for tile in (place, *others)])
     nearest = others[int(np.argmax(vectors[1:] @ vectors[0]))]
     first, second = sorted((place, nearest), key=lambda tile: tile.start)
-    reply = ask("pair", first=_show(text, first), second=_show(text, second))
+    reply = ask("pair", first=_show(subsequence, first), second=_show(subsequence, second))
     values = read_reply(reply, connection="text", **_ANSWERED)
     return _draft(values, (first, second), distance=_distance(first, second))
 
 
-def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
+def write_link(subsequence: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
     """Write a question about a random place and the furthest one that is connected with it."""
-    place = _draw_place(text, size, rng)
-    around = _around(place, len(text.spans), rng)
+    place = _draw_place(subsequence, size, rng)
+    around = _around(place, len(subsequence.spans), rng)
     if max(place.start - around.start, around.stop - place.stop) < LINKED:
         raise Rejected(_TOO_FEW)
-    reply = ask("connections", place=_show(text, place), around=_show(text, around))
+    reply = ask("connections", place=_show(subsequence, place), around=_show(subsequence, around))
     connections = read_reply(reply, connections="objects")["connections"]
     number, connection = _furthest(connections, place, around)
-    beside = range(max(number - BESIDE, 0), min(number + BESIDE + 1, len(text.spans)))
-    _refuse_boilerplate(connection, _slice(text, beside))
+    beside = range(max(number - BESIDE, 0), min(number + BESIDE + 1, len(subsequence.spans)))
+    _refuse_boilerplate(connection, _slice(subsequence, beside))
     values = read_reply(ask("question", connection=connection), question="text")
-    wider = range(max(place.start - WIDER, 0), min(place.stop + WIDER, len(text.spans)))
+    wider = range(max(place.start - WIDER, 0), min(place.stop + WIDER, len(subsequence.spans)))
     places = tuple(sorted((wider, beside), key=lambda units: units.start))
-    shown = "\n".join(_show(text, units) for units in places)
+    shown = "\n".join(_show(subsequence, units) for units in places)
     reply = ask("labels", question=values["question"], sentences=shown)
     values |= read_reply(reply, answer="text", sentences="numbers")
     values["connection"] = connection
@@ -285,9 +287,11 @@ def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | No
     return Draft(question, values["answer"], tuple(sorted(units)), places, connection, distance)
 
 
-def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range:
-    place = _draw([range(start, start + size) for start in range(len(text.spans) - size + 1)], rng)
-    _refuse_boilerplate(_slice(text, place))
+def _draw_place(subsequence: Subsequence, size: int, rng: np.random.Generator) -> range:
+    place = _draw(
+        [range(start, start + size) for start in range(len(subsequence.spans) - size + 1)], rng
+    )
+    _refuse_boilerplate(_slice(subsequence, place))
     return place
 
 
@@ -336,9 +340,9 @@ def _refuse_boilerplate(*texts: str) -> None:
         raise Rejected("places or questions about boilerplate of a publisher")
 
 
-def _slice(text: Subsequence, units: range) -> str:
-    return text.text[slice(*text.span(units))]
+def _slice(subsequence: Subsequence, units: range) -> str:
+    return subsequence.text[slice(*subsequence.span(units))]
 
 
-def _show(text: Subsequence, units: range) -> str:
-    return "\n".join(f"[{number}] {' '.join(text.unit(number).split())}" for number in units)
+def _show(subsequence: Subsequence, units: range) -> str:
+    return "\n".join(f"[{number}] {' '.join(subsequence.unit(number).split())}" for number in units)

@@ -5,7 +5,7 @@ A long document is cut into parts, which are the documents of the rows, because 
 document.
 
 In the order of this file: patterns; `ask`, which finds the questions of a text, and `cut`, which
-removes them; sentences, sections, definitions, lists and references; `StructureRows`.
+removes them; sentences, sections, definitions and lists; `StructureRows`.
 """
 
 import math
@@ -26,7 +26,7 @@ from runnel.records import trim
 from runnel.text.documents.headings import is_heading
 from runnel.text.sentences import split_paragraphs, split_sentences
 
-StructureStrategy = Literal["heading", "question", "definition", "list", "reference"]
+StructureStrategy = Literal["heading", "question", "definition", "list"]
 Span = tuple[int, int]
 
 _MOST_SENTENCES = 6  # of an answer: those nearest to the question
@@ -36,11 +36,10 @@ _MOST_TITLE_CHARS = 200
 _QUESTION_WORDS = range(3, 26)  # of a question, or of a sentence that opens a list
 _MOST_TERM_WORDS = 6  # of a term that is defined
 
-_DIVISION = r"(?:section|article|part|chapter|clause|item|note|appendix|exhibit)"
 # before a title: "4.2 ", "Section 3. ", "A. ", "(iv) "
 _NUMBER = re.compile(
-    rf"(?:(?P<kind>{_DIVISION})\s+)?"
-    r"(?P<number>\(?(?:\d{1,3}(?:\.\d{1,3})*|[A-Z]|[IVX]{1,5}|[a-z])[.):]"
+    r"(?:(?:section|article|part|chapter|clause|item|note|appendix|exhibit)\s+)?"
+    r"(?:\(?(?:\d{1,3}(?:\.\d{1,3})*|[A-Z]|[IVX]{1,5}|[a-z])[.):]"
     r"|\d{1,3}(?:\.\d{1,3})*"
     r"|(?<=\s)[A-Z])[\s\u2013\u2014-]+",
     re.IGNORECASE,
@@ -75,16 +74,6 @@ _LIST_WORDS = re.compile(r"\s*\b(?:the following|as follows|these)\b", re.IGNORE
 _PRONOUNS = frozenset(
     "he i it its she such that there these they this those we what which who you".split()
 )
-# , as defined in Section 4.2; (see "Other fees" below)
-_REFERENCE = re.compile(
-    r",?\s*[(\[]?\b(?:(?:please\s+)?(?:see|refer to)"
-    r"|(?:as\s+)?(?:defined|described|discussed|set forth|provided|specified)\s+in"
-    r"|pursuant\s+to|in\s+accordance\s+with|under)\s+(?:the\s+|our\s+|also\s+)*"
-    rf"(?:{_DIVISION}\s+(?P<number>(?:\d+(?:\.\d+)*|[A-Z])\b)"
-    r"|[\"\u201c'\u2018](?P<title>[^\"\u201c\u201d\u2019]{4,80})[\"\u201d'\u2019])"
-    r"(?:\s+(?:above|below|of this \w+))?[)\]]?",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -103,7 +92,6 @@ class _Section:
 
     strategy: StructureStrategy
     title: str
-    number: str  # "4.2", without punctuation; "" if it has none
     source: Span
     below: range
     start: int  # the start of the first one
@@ -117,10 +105,7 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
     at a character, None if unknown.
     """
     sentences = _Sentences(text, kind_at)
-    sections = list(_sections(sentences))
-    rare = _compatible(
-        [*_lists(sentences), *_definitions(sentences), *_references(sentences, sections)]
-    )
+    rare = _compatible([*_lists(sentences), *_definitions(sentences)])
     removed = [asked.source for asked in rare if asked.strategy != "definition"]
     taken = [
         number
@@ -129,7 +114,7 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
     ]
     below = [
         Asked(section.strategy, section.title, section.source, answer)
-        for section in sections
+        for section in _sections(sentences)
         if (answer := _answer(sentences, section, taken))
     ]
     return sorted(_compatible([*rare, *below]), key=lambda asked: asked.source)
@@ -234,10 +219,10 @@ def _sections(sentences: _Sentences) -> Iterator[_Section]:
     stops = [source[0] for *_, source in opened[1:]] + [len(sentences.text)]
     for (below, after, strategy, source), stop in zip(opened, stops, strict=False):
         last = bisect_left(sentences.spans, (stop, 0))
-        label, title = _split_title(sentences.text[slice(*source)])
+        title = _without_number(sentences.text[slice(*source)])
         if below < len(sentences):
             after = trim(sentences.text, after, max(sentences.spans[below][1], after))[0]
-        yield _Section(strategy, title, label, source, range(below, last), after)
+        yield _Section(strategy, title, source, range(below, last), after)
 
 
 def _title_size(words: str) -> int:
@@ -282,17 +267,16 @@ def _size(words: str, at: int, pieces: list[re.Match[str]], count: int) -> int:
     return 0 if plain or title.split()[-1].lower() in _MINOR else at + pieces[count - 1].end()
 
 
-def _split_title(title: str) -> tuple[str, str]:
-    """Return the number of a title, "" if it has none, and the rest of it."""
+def _without_number(title: str) -> str:
+    """Return a title without its number and the marks around it."""
     title = _MARK.sub("", " ".join(title.split()), count=1)
     number = _NUMBER.match(title)
     if number is not None and number.end() < len(title):
         title = title[number.end() :]
-    label = "" if number is None else number["number"].strip("().:")
-    return label, title.strip(" .:*_#=~\u2013\u2014-")
+    return title.strip(" .:*_#=~\u2013\u2014-")
 
 
-def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ()) -> Span | None:
+def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int]) -> Span | None:
     """Return the first sentences in prose below a heading, up to one that is taken."""
     prose = [
         number for number in section.below if sentences.is_prose(number) and number not in taken
@@ -340,29 +324,6 @@ def _lists(sentences: _Sentences) -> Iterator[Asked]:
         if len(items) > 1:
             question = " ".join(_LIST_WORDS.sub("", words[:-1]).split())
             yield Asked("list", question, sentences.spans[number], sentences.span(items))
-
-
-def _references(sentences: _Sentences, sections: Sequence[_Section]) -> Iterator[Asked]:
-    """Yield sentences that refer to a section, without the reference: the section answers them."""
-    counts = Counter(section.number.lower() for section in sections if section.number)
-    by_title = {part.title.lower(): part for part in sections if part.strategy == "heading"}
-    by_number = {
-        section.number.lower(): section
-        for section in sections
-        if counts[section.number.lower()] == 1
-    }
-    for number, source in enumerate(sentences.spans):
-        reference = _REFERENCE.search(sentences[number]) if sentences.is_prose(number) else None
-        if reference is None:
-            continue
-        if reference["number"]:
-            to = by_number.get(reference["number"].lower())
-        else:
-            to = by_title.get(reference["title"].strip(" .,").lower())
-        question = " ".join(_REFERENCE.sub("", sentences[number]).split()).strip(" .,;:")
-        if to is not None and number not in to.below and len(question.split()) in _QUESTION_WORDS:
-            if answer := _answer(sentences, to):
-                yield Asked("reference", question, source, answer)
 
 
 def _compatible(questions: Sequence[Asked]) -> list[Asked]:

@@ -90,7 +90,7 @@ def _write_questions(
     sources: Sequence[str], exclude: Sequence[str], limit: int, seed: int, to: Path
 ) -> tuple[Path, Path]:
     structure = StructureRows(Decontaminator(exclude), seed=seed)
-    documents = Sources(sources, seed, notify)
+    documents = Sources(sources, seed)
     rows = list(structure.rows(documents, limit))
     structure_facts(structure, documents)
     held = _held_back(rows)

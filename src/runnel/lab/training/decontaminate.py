@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runnel.errors import InputError, counted
 from runnel.files import digest
@@ -196,7 +196,13 @@ def _queries_with_documents(
         return
     names = set() if path.is_dir() else set(column_names(path))
     if ("document" if names & _QUERIES else "text") in names:
-        yield from (_query_and_documents(row, where) for where, row in read_named(path))
+        for where, row in read_named(path):
+            text = row.get("text")
+            if not row.keys() & _QUERIES and isinstance(text, str):
+                yield "", [titled(row.get("title"), text)]
+            else:
+                query = text_of(row, "question" if "question" in row else "query", where)
+                yield query, texts_of(row, "document", where)
     else:
         splits = qrels_of(path) if path.is_dir() else [path]
         for split in [file for file in splits if not file.name.startswith("train")] or splits:
@@ -211,10 +217,3 @@ def _holds_rows(path: Path) -> bool:
     kind = recognize(head, str(path))
     line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]
     return kind in ROWS or (kind == "txt" and (line.startswith(b"{") or b"\t" in line))
-
-
-def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str]]:
-    if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
-        return "", [titled(row.get("title"), row["text"])]
-    query = text_of(row, "question" if "question" in row else "query", where)
-    return query, texts_of(row, "document", where)

@@ -3,12 +3,13 @@
 In: triples, a corpus, and a search or a run. Out: the triples with negatives, as jsonl.
 
 Some results do answer the query but were never judged. Copies of a positive are always refused;
-documents that an embedder scores nearly as high as a positive are refused if a margin is set.
+documents that the embedder that searches scores nearly as high as a positive are refused if a
+margin is set.
 
 In the order of this file: rankers and searches; settings and the judge of candidates; drawing;
 `mine_negatives`, which is what `runnel lab mine` does.
 
-N  vectors of documents or segments      d  width of the vectors      B  queries at a time
+N  vectors of documents      d  width of the vectors      B  queries at a time
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from runnel.checks import refuse_when
 from runnel.errors import InputError
 from runnel.files import digest, file_digest, sibling, write_jsonl
 from runnel.hardware import cores
-from runnel.jobs.embedding import VectorFiles, embed_corpus, read_vectors
+from runnel.jobs.embedding import VectorFiles, embed_corpus
 from runnel.jobs.loading import note_compiling
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.runs import note_resumed
@@ -60,7 +61,6 @@ K1, B = 0.9, 0.4  # of BM25: the defaults of Anserini, used by the BEIR paper's 
 _ROWS = 1 << 16  # document vectors in memory at a time
 _BLOCK = 256  # queries searched together
 _TEXTS = 1 << 18  # documents in one index of words
-_CACHED = 100_000  # vectors of candidates that are kept, because many queries share candidates
 _COPY = 0.9  # texts that share at least this part of their word triples are copies
 
 
@@ -186,52 +186,44 @@ def dense_ranker(
     embedder: Embedder,
     vectors: np.ndarray | VectorFiles,
     rows: np.ndarray,
-    combine: np.ufunc = np.maximum,
     max_query_tokens: int | None = None,
 ) -> Ranker:
     """Return a ranker by exact inner products with the query's vector, on all GPUs or on the CPU.
     Each device multiplies a block of vectors at a time, and sorts only the products that may be
-    among the best.
+    among the best. Ties go to the earlier row.
 
     Args:
-        vectors: (N, d), of documents or of their segments.
+        vectors: (N, d), one for each document.
         rows: (N,) int64, the row in the corpus of each vector's document, ascending.
-        combine: makes one score of the scores of a document's segments. Ties go to the earlier row.
     """
     import torch
 
     devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
     devices = devices or [torch.device("cpu")]
-    first = np.flatnonzero(np.diff(rows, prepend=-1))  # the first vector of each document
-    starts = np.arange(0, len(rows), _ROWS)
-    blocks = np.unique(first[np.searchsorted(first, starts, side="right") - 1])
 
     def score(
         encoded: np.ndarray, bars: np.ndarray, depth: int, block: tuple[int, int], device: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the products of a block that may be among the best: their queries, documents
-        (indices of `first`) and scores, sorted by query and document. These are the products that
-        reach the query's bar (B,), or without bars the best `depth` of each query.
+        """Return the products of a block that may be among the best: their queries, vectors and
+        scores, sorted by query and vector. These are the products that reach the query's bar (B,),
+        or without bars the best `depth` of each query.
         """
         start, end = block
-        low, high = np.searchsorted(first, block)
         block_vectors = torch.from_numpy(np.array(vectors[start:end])).to(device)
         products = torch.from_numpy(encoded).to(device) @ block_vectors.T
-        if high - low < end - start:
-            of_vectors = products.cpu().numpy()
-            products = torch.from_numpy(combine.reduceat(of_vectors, first[low:high] - start, 1))
         bar = torch.from_numpy(bars).to(products)
-        if np.isinf(bars).any() and high - low > depth:
+        if np.isinf(bars).any() and end - start > depth:
             bar = torch.maximum(bar, products.topk(depth).values[:, -1])
         query, place = (products >= bar[:, None]).nonzero(as_tuple=True)
-        return query.cpu().numpy(), place.cpu().numpy() + low, products[query, place].cpu().numpy()
+        places = place.cpu().numpy() + start
+        return query.cpu().numpy(), places, products[query, place].cpu().numpy()
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
         best = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(encoded)
         # (B,) each query's score at rank `depth` so far
         bars = np.full(len(encoded), -np.inf, np.float32)
-        spans = pairwise([*blocks.tolist(), len(rows)])
+        spans = pairwise([*range(0, len(rows), _ROWS), len(rows)])
         with ThreadPoolExecutor(len(devices)) as pool:
             while group := list(itertools.islice(spans, len(devices))):
                 work = partial(score, encoded, bars.copy(), depth)
@@ -245,7 +237,7 @@ def dense_ranker(
                         best[number] = (joined[chosen], both[chosen])
                         if len(chosen) == depth:
                             bars[number] = both[chosen[-1]]
-        return [(rows[first[places]], scores) for places, scores in best]
+        return [(rows[places], scores) for places, scores in best]
 
     return rank
 
@@ -288,8 +280,7 @@ class Mining:
     number: int = 7
     ranks: tuple[int, int] = (1, 100)
     seed: int = 0
-    max_score: float | None = None
-    margin: float | None = None
+    # refuse what scores higher than the mean of the positives minus this share of it
     relative_margin: float | None = None
 
     def __post_init__(self) -> None:
@@ -300,44 +291,12 @@ class Mining:
                 " many ranks from 1"
             )
 
-    @property
-    def needs_scores(self) -> bool:
-        return (self.max_score, self.margin, self.relative_margin) != (None, None, None)
 
-    def highest(self, positive: float) -> float:
-        """Return the highest score allowed for a negative, given the mean score
-        of the positives.
-        """
-        bars = [np.inf if self.max_score is None else self.max_score]
-        if self.margin is not None:
-            bars.append(positive - self.margin)
-        if self.relative_margin is not None:
-            bars.append(positive - self.relative_margin * abs(positive))
-        return min(bars)
+class NegativeJudge(NamedTuple):
+    """The embedder that searches, which also scores candidates."""
 
-
-# returns the vectors of these rows of the corpus
-VectorsOf = Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray]
-
-
-class NegativeJudge:
-    """An embedder that scores candidates. It reads each of them once, or takes its vector from
-    `vectors`, if all vectors are there.
-    """
-
-    def __init__(self, embedder: Embedder, corpus: Texts, vectors: VectorsOf | None = None) -> None:
-        self.embedder = embedder
-        self.vectors = vectors or self._encode
-        self._corpus = corpus
-        self._cached: dict[int, np.ndarray] = {}
-
-    def _encode(self, rows: Sequence[int]) -> list[np.ndarray]:
-        if len(self._cached) > _CACHED:
-            self._cached.clear()
-        if new := [row for row in rows if row not in self._cached]:
-            vectors = self.embedder.encode_document([self._corpus.at(row) for row in new])
-            self._cached |= zip(new, vectors, strict=True)
-        return [self._cached[row] for row in rows]
+    embedder: Embedder
+    vectors: Callable[[Sequence[int]], np.ndarray]  # of these rows of the corpus, (n, d)
 
 
 def mine(
@@ -356,8 +315,8 @@ def mine(
             Draw(triple, rows, i, corpus, mining)
             for (i, triple), rows in zip(block, results, strict=True)
         ]
-        if judge is not None and mining.needs_scores:
-            _fill_judged(draws, mining, judge)
+        if judge is not None and mining.relative_margin is not None:
+            _fill_judged(draws, mining.relative_margin, judge)
         else:
             for draw in draws:
                 draw.drawn += [text for _, text in draw.next()]
@@ -413,7 +372,7 @@ class Draw:
         return candidates
 
 
-def _fill_judged(draws: list[Draw], mining: Mining, judge: NegativeJudge) -> None:
+def _fill_judged(draws: list[Draw], margin: float, judge: NegativeJudge) -> None:
     """Draw and score until every example has its negatives or no candidates are left."""
     queries = judge.embedder.encode_query([draw.triple.query for draw in draws])  # (B, d)
     positives = [draw.triple.positives for draw in draws]
@@ -422,7 +381,7 @@ def _fill_judged(draws: list[Draw], mining: Mining, judge: NegativeJudge) -> Non
         np.mean([query @ next(vectors) for _ in texts])
         for query, texts in zip(queries, positives, strict=True)
     ]
-    bars = [mining.highest(float(score)) for score in scores]
+    bars = [float(score - margin * abs(score)) for score in scores]
     while proposals := [
         (i, row, text) for i, draw in enumerate(draws) for row, text in draw.next()
     ]:
@@ -452,7 +411,6 @@ def mine_negatives(
     *,
     model: str | None = None,
     run: str | None = None,
-    judge: str | None = None,
     bm25: Mapping[str, float] = MappingProxyType({}),
     prompts: Mapping[str, str] = MappingProxyType({}),
     corpus: str | None = None,
@@ -464,29 +422,20 @@ def mine_negatives(
     settings and counts.
 
     The arguments are those of `runnel lab mine`: `model` is "bm25" (None) or an embedder that
-    searches, `judge` the embedder for the scores that `mining` compares (None: the one that
-    searches), and `prompts` are of the one that searches, else of the judge. The vectors of an
-    embedder that searches are written next to `to`, unless they are in `vectors_path` (see
-    `read_vectors`); interrupted work resumes. Raises InputError if
-    arguments contradict each other or have no effect, or no example is left.
+    searches, `prompts` are the embedder's. Its vectors are written next to `to`, unless they are in
+    `vectors_path` (see `embed_corpus`); interrupted work resumes. Raises InputError if arguments
+    contradict each other or have no effect, or no example is left.
     """
     # 1. Refuse options that contradict each other or would have no effect.
     dense = model not in (None, "bm25")
-    embeds = dense or judge is not None
     refuse_when(
         (
             run is not None and model is not None,
             "negatives come from a run or from a search: give --run or --model, not both",
         ),
         (
-            judge is not None and not mining.needs_scores,
-            "--judge does nothing without --max-score, --margin or --relative-margin; give one of"
-            " them",
-        ),
-        (
-            mining.needs_scores and not embeds,
-            "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge"
-            " or --model too",
+            mining.relative_margin is not None and not dense,
+            "--relative-margin compares an embedder's scores; give --model too",
         ),
         (
             bm25 and (dense or run is not None),
@@ -494,9 +443,9 @@ def mine_negatives(
             " and --run",
         ),
         (
-            prompts and not embeds,
+            prompts and not dense,
             "--prompt and --document-prompt are put before texts that an embedder reads; give"
-            " --model or --judge too",
+            " --model too",
         ),
         (
             vectors_path is not None and (not dense or "document" in prompts),
@@ -504,19 +453,21 @@ def mine_negatives(
             " --model, and no --document-prompt",
         ),
     )
-    # 2. Load the embedders.
+    # 2. Load the embedder.
     source = find_source(data, corpus, queries)
-    searcher = _load_embedder(str(model), prompts) if dense else None
-    judging = searcher if judge is None else _load_embedder(judge, {} if dense else prompts)
+    searcher: Embedder | None = None
+    if dense:
+        note_compiling()
+        searcher = Embedder.load(str(model))
+        searcher.model.prompts |= prompts
     # 3. Begin, or resume work with the same settings.
     bm25 = {} if dense or run is not None else {"k1": K1, "b": B, **bm25}
     files = [_digest(f) for f in (source.path, source.corpus, source.queries, run, *exclude)]
     settings: dict[str, object] = {
         "files": files,
         "model": model or (None if run else "bm25"),
-        "judge": judge,
-        "fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)],
-        "prompts": [e and _prompts(e) for e in (searcher, judging)],
+        "fingerprint": searcher and searcher.model.fingerprint(),
+        "prompts": searcher and _prompts(searcher),
         **({"vectors": vectors_path} if vectors_path else {}),
         **bm25,
         **asdict(mining),
@@ -530,29 +481,24 @@ def mine_negatives(
         # 4. Prepare the search.
         examples = _Examples(data, source.corpus, queries, exclude)
         pool = examples.pool
-        vectors_of: VectorsOf | None = None
+        judge: NegativeJudge | None = None
         if searcher is not None:
             made_from = {
                 "files": files if source.corpus is None else [_digest(source.corpus)],
                 "fingerprint": searcher.model.fingerprint(),
                 "prompt": _prompts(searcher)["document"],
             }
-            vectors: np.ndarray | VectorFiles
-            if vectors_path is not None:
-                vectors, rows = read_vectors(Path(vectors_path), pool, searcher)
-            else:
-                vectors, rows = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
+            path = sibling(to, ".vectors.npy")
+            vectors, rows = embed_corpus(searcher, pool, path, made_from, stored=vectors_path)
             search = search_by(dense_ranker(searcher, vectors, rows))
-            if judging is searcher:
-                vectors_of = lambda members: vectors[np.searchsorted(rows, members)]  # noqa: E731
+            judge = NegativeJudge(searcher, lambda some: vectors[np.searchsorted(rows, some)])
         elif run is not None:
             search = run_search(read_run(run, mining.ranks[1]), pool)
         else:
             with open_progress("indexing", "documents") as meter:
                 search = search_by(bm25_ranker(pool, meter, **bm25))
         # 5. Draw negatives.
-        scorer = None if judging is None else NegativeJudge(judging, pool, vectors_of)
-        counts = _draw_negatives(examples, journal, search, mining, scorer)
+        counts = _draw_negatives(examples, journal, search, mining, judge)
         result = journal.finish({**examples.facts, **counts})
     _say_counts(result, mining.number)
     return result
@@ -652,13 +598,6 @@ def _say_counts(result: Mapping[str, Any], number: int) -> None:
 
 def _digest(path: object) -> object:
     return file_digest(str(path)) if Path(str(path)).is_file() else path and str(path)
-
-
-def _load_embedder(model: str, prompts: Mapping[str, str]) -> Embedder:
-    note_compiling()
-    embedder = Embedder.load(model)
-    embedder.model.prompts |= prompts
-    return embedder
 
 
 def _prompts(embedder: Embedder) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Watch a run: add tokens and seconds to the logs of the Trainer, draw loss.png, stop with an error
-when a loss or a gradient is NaN, and find complete checkpoints.
+"""Watch a run: add tokens and seconds to the logs of the Trainer, stop with an error when a loss or
+a gradient is NaN, and find complete checkpoints.
 """
 
 import json
@@ -22,25 +22,16 @@ from transformers import (
 )
 
 from runnel.errors import NumericalError
-from runnel.files import replacing
 from runnel.jobs.progress import notify
 from runnel.request import Progress
 
 STATE = "trainer_state.json"
-CURVE = "loss.png"
 _NAMED = 8  # the most rows of a bad batch that an error names
 
 
 def find_whole_checkpoint(folder: str | Path) -> Path | None:
     """Return the newest complete checkpoint, or None; newer incomplete ones are skipped with a
     warning.
-    """
-    return next((path for _, path in whole_checkpoints(folder)), None)
-
-
-def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
-    """Yield the steps and folders of complete checkpoints, newest first; incomplete ones are
-    skipped with a warning.
 
     The Trainer writes `trainer_state.json` last, and removes older checkpoints only after that: so
     a checkpoint with a readable one is complete, and a run stopped while writing a checkpoint still
@@ -57,9 +48,9 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
         except (OSError, ValueError):
             state = None
         if isinstance(state, dict) and state.get("global_step") == step:
-            yield step, path
-        else:
-            notify(f"{path} is incomplete (its {STATE} is missing or damaged) and is skipped")
+            return path
+        notify(f"{path} is incomplete (its {STATE} is missing or damaged) and is skipped")
+    return None
 
 
 @dataclass
@@ -162,12 +153,9 @@ class Watched(Trainer):
 
 
 class Recorder(TrainerCallback):
-    """A callback that checks gradients, shows progress, and draws loss.png in the run folder with
-    each checkpoint.
-    """
+    """A callback that checks gradients and shows progress."""
 
-    def __init__(self, folder: Path, watch: Watch, show: Progress) -> None:
-        self._folder = folder
+    def __init__(self, watch: Watch, show: Progress) -> None:
         self._watch = watch
         self._show = show
 
@@ -198,36 +186,9 @@ class Recorder(TrainerCallback):
         self._watch.rows.clear()
         self._show(state.global_step, state.max_steps)
 
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: object,
-    ) -> None:
-        if state.is_world_process_zero:
-            draw(logged_steps(state.log_history), self._folder / CURVE)
-
 
 def logged_steps(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     """Return the logs of a Trainer's steps: step, epoch, loss, learning_rate, grad_norm, tokens,
     tokens_per_s and seconds.
     """
     return [row for row in history if "loss" in row]
-
-
-def draw(rows: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Plot loss and learning rate by step as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    steps = [row["step"] for row in rows]
-    axes.plot(steps, [row["loss"] for row in rows], color="tab:blue", label="loss")
-    axes.set(xlabel="step", ylabel="loss")
-    rate = axes.twinx()
-    rates = [row["learning_rate"] for row in rows]
-    rate.plot(steps, rates, color="tab:gray", linewidth=0.8, linestyle="--")
-    rate.set_ylabel("learning rate (dashed)")
-    with replacing(path) as partial:
-        figure.savefig(partial, format="png", dpi=120)

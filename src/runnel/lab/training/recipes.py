@@ -239,7 +239,7 @@ def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -
         expect_choice(size, by_size, f"the size of {path.name}")
         content = _merged(content, by_size[size])
     for change in changes:
-        content = _merged(content, _change(change, content["job"]))
+        content = _merged(content, _change(change))
     return parse(content, f"{path} with --set" if changes else str(path))
 
 
@@ -292,29 +292,22 @@ def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
     return merged
 
 
-def _change(change: str, job: Job) -> dict[str, Any]:
-    """Parse "table.key=value" or "key=value" as {"table": {"key": value}}."""
+def _change(change: str) -> dict[str, Any]:
+    """Parse "table.key=value" as {"table": {"key": value}}; the value is TOML, or a text without
+    quotes.
+    """
     key, _, text = change.partition("=")
-    key = key.strip()
+    settings = {
+        f"{table}.{field.name}": (table, field.name)
+        for table, kind in _TABLES.items()
+        for field in dataclasses.fields(kind)
+    }
+    expect_choice(key.strip(), settings, "the key of --set TABLE.KEY=VALUE")
+    table, name = settings[key.strip()]
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # an unquoted string
-    table, dot, name = key.rpartition(".")
-    if not dot:  # the key alone: its table is the one that has it
-        settings = [
-            (f"{table_name}.{field.name}", field)
-            for table_name, kind in _TABLES.items()
-            for field in dataclasses.fields(kind)
-        ]
-        places = {place: field for place, field in settings if field.name == key}
-        expect_choice(key, {field.name for _, field in settings}, "the key of --set KEY=VALUE")
-        # Several tables may have the key: the job decides. If it uses none of them, `_build` will
-        # report that.
-        used = [place for place, field in places.items() if job in _jobs(field)] or [*places]
-        if len(used) > 1:
-            expect_choice(key, used, "the key of --set, which several tables have,")
-        table, _, name = used[0].rpartition(".")
     return {table: {name: value}}
 
 

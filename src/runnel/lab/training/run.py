@@ -27,6 +27,7 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from safetensors import SafetensorError
 from transformers import Trainer
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from runnel.checks import expect_choice
 from runnel.errors import InputError, NumericalError
@@ -229,9 +230,11 @@ def _train_model(
     if is_main:
         meter = open_progress("training", "steps")
     with meter as show:
-        trainer.add_callback(progress.Recorder(folder, trainer.watch, show))
+        trainer.add_callback(progress.Recorder(trainer.watch, show))
         if is_main:
-            trainer.add_callback(trainers.tensorboard(folder))
+            tensorboard = TensorBoardCallback()
+            tensorboard.logging_dir = str(folder / "tensorboard")
+            trainer.add_callback(tensorboard)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     throughput = trainer.watch.throughput(trainer.args.world_size)
     _require_steps(trainer, recipe, data)

@@ -324,7 +324,7 @@ def write_triple_table(
     guard: Decontaminator,
     prompts: Mapping[str, str],
     fingerprint: str = "",
-) -> Dataset:
+) -> None:
     """Write the rows of one data set of a recipe. Equal arguments and files give equal rows."""
     most = recipe.data.negatives
     text = Value("large_string")
@@ -362,7 +362,6 @@ def write_triple_table(
     )
     if fewer := ", ".join(f"{counts[n]:,} with {n}" for n in sorted(counts) if n < most):
         notify(f"{data.path}: of {counts.total()} rows, data.negatives = {most}: {fewer}")
-    return Dataset.from_file(str(path))
 
 
 def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:

@@ -33,8 +33,7 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.integrations.integration_utils import TensorBoardCallback
+from transformers import Trainer, TrainingArguments
 
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
@@ -218,18 +217,11 @@ def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
         "logging_nan_inf_filter": False,  # NaN and infinity end the run
         "save_steps": 1 / max(_SAVES, table.checkpoints),
         "save_total_limit": table.checkpoints,
-        "report_to": [],  # `tensorboard` below
+        "report_to": [],  # `run` adds TensorBoard's
         "disable_tqdm": True,  # `Recorder` has a bar
         "use_cpu": not torch.cuda.is_available(),
         "dataloader_pin_memory": torch.cuda.is_available(),
     }
-
-
-def tensorboard(folder: Path) -> TrainerCallback:
-    """Return a callback that writes metrics for TensorBoard."""
-    callback = TensorBoardCallback()
-    callback.logging_dir = str(folder / "tensorboard")
-    return callback
 
 
 def long(recipe: Recipe) -> Long:

@@ -60,7 +60,7 @@ def examine(stub, folder, data, read, way="excerpts"):
 
 
 def retrieved(data, top_k=3):
-    return found(data, by_retrieval(BM25, top_k, None, TOKENIZER))
+    return found(data, by_retrieval(BM25, top_k))
 
 
 def prompts(stub):
@@ -109,19 +109,13 @@ def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
     )
 
 
-def test_the_budget_of_excerpts_of_which_the_best_come_first():
-    data = mill_set(documents=1)
-    for _, _, (part,) in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
-        text = " ".join(data.documents["d0"].text[a:b] for a, b in part)
-        assert 9 <= len(TOKENIZER.encode(text)) <= 25
+def test_the_best_excerpts_in_the_order_of_the_document():
     sentences = ((0, 2), (2, 4), (4, 6), (6, 8))
     score = lambda question, document, units: (  # noqa: E731
         np.array(units),
         np.array([0.0, 1.0, 1.0, 2.0]),
     )
-    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh", sentences)) == [
-        [(2, 4), (6, 8)]
-    ]
+    assert by_retrieval(score, 2)("?", QaDocument("d", "abcdefgh", sentences)) == [[(2, 4), (6, 8)]]
 
 
 def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):

@@ -23,7 +23,6 @@ from runnel.batching import top
 from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import digest, write_json, write_jsonl
-from runnel.generation.asking import fit
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.jobs.progress import notify, notify_when, open_progress
 from runnel.jobs.runs import WorkPlan, resumed_rows
@@ -71,20 +70,13 @@ class Material(NamedTuple):
     parts: DocumentParts
 
 
-def by_retrieval(
-    score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer
-) -> ChooseParts:
-    """Return a function that chooses the `top_k` best sentences or chunks of a document, or fewer:
-    best first, as many as have at most `max_tokens` tokens together.
-    """
+def by_retrieval(score: Scorer, top_k: int) -> ChooseParts:
+    """Return a function that chooses the `top_k` best sentences or chunks of a document."""
 
     def choose(question: str, document: QaDocument) -> DocumentParts:
-        text = document.text
-        spans, scores = score(question, text, document.sentences)
-        ranked = [(start, end) for start, end in spans[top(scores, top_k)].tolist()]
-        if max_tokens is not None:
-            ranked = fit(ranked, lambda spans: len(tokenizer.encode(join(text, spans))), max_tokens)
-        return [merge(text, ranked)]
+        spans, scores = score(question, document.text, document.sentences)
+        best = spans[top(scores, top_k)].tolist()
+        return [merge(document.text, ((start, end) for start, end in best))]
 
     return choose
 
@@ -143,7 +135,6 @@ class ReadingPlan:
     window: tuple[int, int] | None  # tokens of a window and stride; None: documents are read whole
     system: System | None = None  # retrieves excerpts; None: windows are read
     top_k: int = 0  # the number of excerpts
-    context_tokens: int | None = None  # the most tokens of the excerpts together
 
     def load(self, tokenizer: Tokenizer) -> tuple[ChooseParts, str | None]:
         """Return the function that chooses the parts to read, and the fingerprint of its model."""
@@ -151,7 +142,7 @@ class ReadingPlan:
             assert self.window is not None
             return by_windows(tokenizer, *self.window), None
         score, fingerprint = scorer_of(self.system, self.window)
-        return by_retrieval(score, self.top_k, self.context_tokens, tokenizer), fingerprint
+        return by_retrieval(score, self.top_k), fingerprint
 
 
 # sentences to read, and tokens of a window, as in paper E (docs/papers.md)
@@ -184,11 +175,8 @@ def plan_reading(
         fields = given.take("context" if kind == "sentences" else "chunk_words")
         context = context_of(fields.get("context"))
         chunk_words = fields.get("chunk_words")
-        limits: dict[str, Any] = {
-            "top_k": SENTENCES if chunk_words is None else CHUNKS,
-            "context_tokens": None,
-        }
-        limits |= given.take("top_k", "context_tokens")
+        usual = SENTENCES if chunk_words is None else CHUNKS
+        top_k = given.take("top_k").get("top_k", usual)
         # Only a recurrent model has windows; without them it reads documents whole. Pieces
         # (`context`) are always read one by one.
         has_windows = kind == "sentences" and context is None and "window_tokens" in given.given
@@ -196,9 +184,9 @@ def plan_reading(
         system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
         if kind != "bm25" and not model.startswith(API):
             given.take("dtype")
-        settings |= {"context": context, "chunk_words": chunk_words, **limits}
+        settings |= {"context": context, "chunk_words": chunk_words, "top_k": top_k}
         settings["window"] = read and list(read)
-        plan = ReadingPlan("excerpts", settings, read, system, **limits)
+        plan = ReadingPlan("excerpts", settings, read, system, top_k)
     given.refuse_others(f"{model} as {kind}")
     return plan
 
