@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -271,13 +271,8 @@ class _Writer:
         self.page = 0  # the number of the page being written; 0: none yet
         self.waiting: list[_Entry] = []  # the page's entries whose titles were not found yet
         self.before: PdfPart | None = None  # the part before
-        # The open table, which the next page may continue: its rows, the page of each, its caption,
-        # and how many of the rows are names of columns.
-        self.rows: list[list[str]] = []
-        self.pages: list[int] = []
+        self.table: list[PdfPart] = []  # the open table, a part for each page
         self.caption = ""
-        self.named = 0
-        self.heads: list[list[str]] = []  # its first rows, which the next page may repeat
 
     def add(self, part: PdfPart, after: PdfPart) -> None:
         """Add a part. `after`: the next one, which tells whose caption this part is."""
@@ -289,7 +284,7 @@ class _Writer:
             if _TABLE.match(part.text) and not (after.rows or CAPTION.match(self.caption)):
                 self.caption = part.caption()  # below its table
             self.close_table()
-            kind, self.waiting = _open_headings(self.canonical, self.waiting, part.text)
+            kind = "heading" if self._open_headings(part.text) else "paragraph"
             if part.level:
                 self.canonical.open_heading(part.level, part.text)
             kind = part.kind if part.kind != "paragraph" else kind
@@ -308,23 +303,37 @@ class _Writer:
         self.page = page
         self.canonical.page = page
 
+    def _open_headings(self, paragraph: str) -> bool:
+        """Open headings for the waiting entries, up to the last one whose title is in a paragraph;
+        return whether the paragraph has little more than that title.
+        """
+        flat = " ".join(paragraph.split()).lower()
+        found = [at for at, entry in enumerate(self.waiting, 1) if entry.title.lower() in flat]
+        count = max(found, default=0)
+        for entry in self.waiting[:count]:
+            self.canonical.open_heading(entry.level, entry.title)
+        alone = count > 0 and len(flat) - len(self.waiting[count - 1].title) <= _NUMBERING
+        self.waiting = self.waiting[count:]
+        return alone
+
     def _add_rows(self, part: PdfPart) -> None:
         """Add a table, or the rest of one that goes on from the page before."""
-        before = self.before
-        if not self.rows or before is None or not part.continues(before):
+        if not self.table or not part.continues(self.table[-1]):
             self.close_table()
-            self.caption = before.caption() if before and before.page == part.page else ""
-            self.named = part.heads
-            self.heads = part.rows[: max(1, part.heads)]
-        elif part.rows[: len(self.heads)] == self.heads:
-            part.rows = part.rows[len(self.heads) :]  # repeated on each page
-        self.rows += [[" ".join(cell.split()) for cell in row] for row in part.rows]
-        self.pages += [part.page] * len(part.rows)
+            above = self.before
+            self.caption = above.caption() if above and above.page == part.page else ""
+        else:
+            heads = self.table[0].rows[: max(1, self.table[0].heads)]
+            if part.rows[: len(heads)] == heads:  # repeated on each page
+                part = replace(part, rows=part.rows[len(heads) :])
+        self.table.append(part)
 
     def close_table(self) -> None:
-        add_rows(self.canonical, self.rows, self.pages, heads=self.named, caption=self.caption)
-        self.rows = []
-        self.pages = []
+        rows = [[" ".join(cell.split()) for cell in row] for part in self.table for row in part.rows]
+        pages = [part.page for part in self.table for _ in part.rows]
+        heads = self.table[0].heads if self.table else 0
+        add_rows(self.canonical, rows, pages, heads=heads, caption=self.caption)
+        self.table = []
 
 
 def _warnings(problems: _Problems, count: int, advice: str) -> Iterator[str]:
@@ -335,23 +344,6 @@ def _warnings(problems: _Problems, count: int, advice: str) -> Iterator[str]:
         yield f"{_page_list(problems.empty)} without text ({share}{pictures})"
     for fault, numbers in problems.faults.items():
         yield f"{_page_list(numbers)}: {fault}"
-
-
-def _open_headings(
-    canonical: Canonical, waiting: list[_Entry], paragraph: str
-) -> tuple[str, list[_Entry]]:
-    """Open headings for the waiting entries, up to the last one whose title is in this paragraph.
-    Return the paragraph's kind, "heading" if it has little more than that title, and the entries
-    that are still waiting.
-    """
-    flat = " ".join(paragraph.split()).lower()
-    count = max(
-        (i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0
-    )
-    for entry in waiting[:count]:
-        canonical.open_heading(entry.level, entry.title)
-    alone = count and len(flat) - len(waiting[count - 1].title) <= _NUMBERING
-    return "heading" if alone else "paragraph", waiting[count:]
 
 
 def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:

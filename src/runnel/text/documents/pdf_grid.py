@@ -131,15 +131,12 @@ def _joined(lines: Iterable[Box]) -> list[Box]:
     joined: list[Box] = []
     for (level, _), pieces in by_place.items():
         begin = 0 if level else 1
-        pieces.sort(key=itemgetter(begin))
-        whole = pieces[0]
-        for piece in pieces[1:]:
-            if piece[begin] <= whole[begin + 2] + _THIN:
-                whole = around(whole, piece)
-            else:
-                joined.append(whole)
-                whole = piece
-        joined.append(whole)
+        whole: list[Box] = []
+        for piece in sorted(pieces, key=itemgetter(begin)):
+            if whole and piece[begin] <= whole[-1][begin + 2] + _THIN:
+                piece = around(whole.pop(), piece)
+            whole.append(piece)
+        joined += whole
     return joined
 
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from runnel.text.documents.document import BREAK
 from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader
+from runnel.text.documents.raised import raised
 from runnel.text.documents.table import count_names
 
 Gap = tuple[float, float]  # left, right
@@ -78,7 +79,8 @@ _ITEM = re.compile(
     r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
 )
 _TITLE_CHARS = 120
-_JOINS = ",.;:)]"  # signs before which PDFium splits some lines
+_JOINS = ",.;:)]*\u2020\u2021"  # signs before which PDFium splits some lines
+_OPENS = "(["  # signs before a value of a form without a space
 _LEFTWARD = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")  # Hebrew, Arabic
 _WIDE_SCRIPT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
@@ -194,19 +196,20 @@ def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
     read = _as_read(row)
-    parts = [read[0].text]
-    for before, after in pairwise(read):
-        torn = (
-            after.line_start
-            and after.text[0] in _JOINS
-            and after.left - before.right < _TORN * core.height
-        )
-        parts[-1] = parts[-1].replace(HYPHEN, "-")
-        parts += ["" if torn else " ", after.text]
+    text = read[0].text
+    for before, word in pairwise(read):
+        touches = word.left - before.right < _TORN * core.height
+        bracket = before.text[-1] in _OPENS
+        mark = touches and word.is_above(before) and not bracket
+        written = raised(text, word.text) if mark else word.text
+        value = not (before.length and word.length)  # of a form, beside a sign
+        torn = bracket or (word.text[0] in _JOINS and (value or word.line_start))
+        whole = (torn and (touches or value)) or written != word.text
+        text = text.replace(HYPHEN, "-") + ("" if whole else " ") + written
     one_font = all(word.font == row[0].font for word in row)
     return Line(
         row,
-        "".join(parts),
+        text,
         row[0].left,
         max(word.right for word in row),
         core.bottom,
@@ -279,34 +282,22 @@ class _Row:
     def is_across(self, gaps: list[Gap]) -> bool:
         return len(self.shared(gaps)) < len(gaps)
 
-    def is_caption(self, gaps: list[Gap]) -> bool:
-        return (
-            self.is_phrase
-            and self.is_across(gaps)
-            and CAPTION.match(line_of(self.words).text) is not None
-        )
+    def split(self, gaps: Sequence[Gap]) -> list[list[Word]]:
+        """Return the words between gaps."""
+        columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+        middles = [(a + b) / 2 for a, b in gaps]
+        for word in self.words:
+            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
+        return columns
 
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
         phrase = self.is_phrase and self.is_across(gaps)
         across = [phrase or not self.shared([gap]) for gap in gaps]
-        columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
-        middles = _middles(gaps)
-        for word in self.words:
-            at = bisect(middles, (word.left + word.right) / 2)
-            while at and across[at - 1]:
-                at -= 1
-            if not is_leader(word):
-                columns[at].append(word)
+        own = self.split([gap for gap, over in zip(gaps, across, strict=True) if not over])
+        columns = [[] if over else own.pop(0) for over in [False, *across]]
+        columns = [[word for word in words if not is_leader(word)] for words in columns]
         return [[line_of(words)] if words else [] for words in columns]
-
-    def filled(self, middles: list[float]) -> int:
-        """Return how many of the columns between places have words."""
-        return len({bisect(middles, (word.left + word.right) / 2) for word in self.words})
-
-    def between(self, begin: float, end: float) -> list[str]:
-        """Return the texts between two places."""
-        return [word.text for word in self.words if begin <= word.left and word.right <= end + 1]
 
     def is_beside(self, above: _Row) -> bool:
         """Return whether the row is beside the row above in part."""
@@ -376,7 +367,14 @@ class _Region:
                 continue
             between = between or _Table(part, gaps).between()
             if not between:
-                captions = [at for at, row in enumerate(part) if at > 1 and row.is_caption(gaps)]
+                captions = [
+                    at
+                    for at, row in enumerate(part)
+                    if at > 1
+                    and row.is_phrase
+                    and row.is_across(gaps)
+                    and CAPTION.match(line_of(row.words).text)
+                ]
                 if len(captions) == 1:  # another table may begin there
                     start -= len(part) - captions[0]
                     part = part[: captions[0]]
@@ -443,13 +441,10 @@ class _Region:
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
                     best = _Run(sum(counts), end, separating)
-        if best.gaps:
-            middles = _middles(best.gaps)
-            best = best._replace(
-                score=sum(row.filled(middles) - 1 for row in rows[start : best.end])
-            )
-        self.runs[start] = best
-        return best
+        columns = [row.split(best.gaps) for row in rows[start : best.end]]
+        score = sum(sum(map(bool, words)) - 1 for words in columns)
+        self.runs[start] = best._replace(score=score)
+        return self.runs[start]
 
     def _is_title(self, number: int, common: list[Gap]) -> bool:
         """Return whether a row is a short title across columns that go on below it."""
@@ -502,12 +497,7 @@ def _are_equal(widths: list[float]) -> bool:
 
 def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
     """Return the words between gaps."""
-    columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
-    middles = _middles(gaps)
-    for row in rows:
-        for word in row.words:
-            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
-    return columns
+    return [list(chain.from_iterable(cells)) for cells in zip(*(row.split(gaps) for row in rows))]
 
 
 def _column(rows: list[_Row], flows: bool) -> _Column:
@@ -535,22 +525,19 @@ def _both_sides(gap: Gap, rows: list[_Row]) -> int:
     return beside if beside > 1 else 0
 
 
-def _middles(gaps: list[Gap]) -> list[float]:
-    return [(a + b) / 2 for a, b in gaps]
-
-
 def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     """Leave out gaps behind bullets and numbers that begin a paragraph."""
     kept = []
-    before = -inf
+    begin = 0  # the first column behind the last gap that is kept
     rows = [row for row in rows if not row.is_across(gaps)]
-    for gap, after in pairwise([*gaps, (inf, inf)]):
-        labels = [row.between(before, gap[0]) for row in rows]
-        beside = [row.between(gap[1], after[0]) for row in rows]
+    cells = [row.split(gaps) for row in rows]
+    for at, gap in enumerate(gaps):
+        labels = [[word.text for word in chain(*row[begin : at + 1])] for row in cells]
+        beside = [[word.text for word in row[at + 1]] for row in cells]
         wide = gap[1] - gap[0] >= _SEPARATING[0][1] * rows[0].height if rows else False
         if _is_column(labels, beside, wide):
             kept.append(gap)
-            before = gap[0]
+            begin = at + 1
     return kept
 
 

@@ -137,6 +137,11 @@ class Word:
         self.height = self.top - self.bottom
         self.center = (self.top + self.bottom) / 2
 
+    def is_above(self, word: Word) -> bool:
+        """Return whether it is smaller than a word and raised above it, as marks of notes are."""
+        small = self.height < _SMALL * word.height
+        return small and self.bottom - word.bottom > _RAISED * word.height
+
 
 class PageWords(NamedTuple):
     """The words of a page that are seen, and what must be said of the page."""
