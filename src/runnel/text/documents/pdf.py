@@ -21,12 +21,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import add_fields
-from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out
+from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out, level_names
 from runnel.text.documents.pdf_parts import (
     join_sentences,
     join_words,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
 _DAMAGED = "damaged, and could not be read"
-_XFA = "a form of Adobe's XFA, whose fields are not read: print it to a PDF and read that"
+_LOGGING = Lock()  # held while the filters of another library's log are changed
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05  # of a document's characters; if more have no meaning, a warning says so
 _TABLE = re.compile(r"(?=Tab|TAB|Cuadro)" + CAPTION.pattern)
@@ -89,6 +90,23 @@ def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
         yield document
 
 
+@contextmanager
+def _in_silence() -> Iterator[None]:
+    """Keep pypdfium2 from logging in this thread that it does not read XFA: a warning says so."""
+    logger = logging.getLogger("pypdfium2._helpers.document")
+    own = get_ident()
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.thread != own
+
+    with _LOGGING:
+        logger.addFilter(is_other)
+        try:
+            yield
+        finally:
+            logger.removeFilter(is_other)
+
+
 def read_pdf(
     path: str | Path, limits: Limits, recognized: Mapping[int, str] | None = None
 ) -> DocumentText:
@@ -96,20 +114,17 @@ def read_pdf(
 
     `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
-    from pypdfium2.raw import FORMTYPE_XFA_FULL
-
     with open_pdf(path) as document:
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
             raise ReadError(
                 f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or"
                 " hostile"
             )
-        if document.get_formtype():
-            logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # a warning below says so of XFA
-            document.init_forms()
         problems = _Problems()
-        if document.get_formtype() == FORMTYPE_XFA_FULL:
-            problems.faults[_XFA] = list(range(1, len(document) + 1))
+        if document.get_formtype():
+            with _in_silence():
+                document.init_forms()
+        problems = _Problems()
         outline = _outline(document)
         return _build(
             _read_parts(document, problems, outline, limits, recognized or {}),
@@ -156,7 +171,7 @@ def _read_parts(
             continue
         left_out, (top, bottom) = running.find(index, edges)
         body = [word for word in words.pop(index) if id(word) not in left_out]
-        body, tables = take_tables(body, lines.pop(index), index + 1)
+        body, tables = take_tables(level_names(body), lines.pop(index), index + 1)
         page_parts = lay_out(body, index + 1)
         put_tables(page_parts, tables)
         mark_asides(page_parts)
@@ -329,7 +344,9 @@ class _Writer:
         self.table.append(part)
 
     def close_table(self) -> None:
-        rows = [[" ".join(cell.split()) for cell in row] for part in self.table for row in part.rows]
+        rows = [
+            [" ".join(cell.split()) for cell in row] for part in self.table for row in part.rows
+        ]
         pages = [part.page for part in self.table for _ in part.rows]
         heads = self.table[0].heads if self.table else 0
         add_rows(self.canonical, rows, pages, heads=heads, caption=self.caption)

@@ -22,6 +22,7 @@ _SAME_LINE = 0.7
 _LINE = re.compile(r"[_. \u2026]{3,}")  # a line to write on
 _UNSEEN = 1 | 2 | 32  # flags of annotations: invisible, hidden, not on the screen
 _PASSWORD = 1 << 13  # a flag of fields
+_XFA = "a form of Adobe's XFA, whose fields are not read: print it to a PDF and read that"
 CHECKED = "\u2612"
 UNCHECKED = "\u2610"
 
@@ -47,6 +48,12 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
     the field's name. Without text beside it, a box is read only if it is checked. Lines to write
     on, of underscores or dots, are removed below values.
     """
+    from pypdfium2 import raw
+
+    kind = document.get_formtype()
+    empty = raw.FPDFPage_GetAnnotCount(page) == 0
+    if kind == raw.FORMTYPE_XFA_FULL or (kind == raw.FORMTYPE_XFA_FOREGROUND and empty):
+        seen.faults.add(_XFA)
     angle = Counter(word.angle for word in seen.words).most_common(1)[0][0] if seen.words else 0
     fields, hidden = _fields(document, page, angle)
     if hidden:

@@ -294,9 +294,10 @@ def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:
     """
     left, bottom, _, top = _extent(table)
     labels = [word for word in others if bottom < word.center < top and word.right < left]
-    rows = rows_of([*labels, *table.words])
+    first = max((word.top for word in labels), default=bottom)  # below the names of columns
+    rows = rows_of([*labels, *(word for word in table.words if word.center < first)])
     labeled = sum(row[0].right < left <= row[-1].left for row in rows)
-    return labeled >= _MOST_ROWS * len(rows)
+    return 0 < labeled >= _MOST_ROWS * len(rows)
 
 
 def put_tables(parts: list[PdfPart], tables: Iterable[PdfPart]) -> None:

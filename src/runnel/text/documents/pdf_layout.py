@@ -4,6 +4,7 @@ read.
 A PDF has only places of words. Rows of words that leave the same gaps free are columns of prose, if
 their lines go on in the line below; otherwise they are a table.
 
+    level_names   turns names of columns that are written upward or downward
     lay_out       the words of a page -> its parts
     rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
     _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
@@ -18,6 +19,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain, groupby, pairwise
 from math import inf
 from operator import attrgetter
@@ -25,7 +27,7 @@ from statistics import median
 from typing import NamedTuple
 
 from runnel.text.documents.document import BREAK
-from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader
+from runnel.text.documents.pdf_words import HYPHEN, Word, around, is_leader, turned
 from runnel.text.documents.raised import raised
 from runnel.text.documents.table import count_names
 
@@ -75,9 +77,20 @@ _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
 # "one- and two-sided": the hyphen stands for the rest of the second word
 _AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
+_NUMBER_IN_WORDS = re.compile(r"[^\W\d_]{2}.*\d|\d.*[^\W\d_]{2}")
+_TOWN = re.compile(
+    r"(?<![\d.,-])\d{4,5}(?![\d.,])|\b[A-Z]{1,2}\d[\dA-Z]? \d[A-Z]{2}\b"
+)  # a postal code
+_MOST_LINES = 8  # of an address
 _ITEM = re.compile(
     r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
 )
+# The widest spaces of a justified line, the most by which they differ, and the least share of rows
+# with such spaces.
+_STRETCHED = 4.0
+_EVEN = 0.03
+_JUSTIFIED = 0.3
+_FAR = 3.0  # the largest distance of the lowest turned name from the row below it
 _TITLE_CHARS = 120
 _JOINS = ",.;:)]*\u2020\u2021"  # signs before which PDFium splits some lines
 _OPENS = "(["  # signs before a value of a form without a space
@@ -171,6 +184,78 @@ def lay_out(words: Sequence[Word], page: int = 1) -> list[PdfPart]:
     return parts
 
 
+def level_names(words: Sequence[Word]) -> list[Word]:
+    """Return the words of a page with turned names of columns as level words, beside the other
+    names: lines at another angle that stand on several cells of a row.
+    """
+    counts = Counter(word.angle for word in words)
+    usual = max(counts, key=counts.__getitem__, default=0)
+    level = [word for word in words if word.angle == usual]
+    others: list[Word] = []
+    # the lines on each cell, by the height and the place of the cell
+    columns: dict[int, dict[float, list[Word]]] = defaultdict(lambda: defaultdict(list))
+    for angle in counts.keys() - {usual}:
+        for row in rows_of([word for word in words if word.angle == angle]):
+            foot = _foot(_as_level(row, usual), level)
+            lines = columns[round(foot.bottom)][foot.left] if foot else others
+            lines += row
+    for place, by_column in columns.items():
+        names = [_as_level(lines, usual) for lines in by_column.values()]
+        low = min(name.bottom for name in names)
+        if len(names) < _FEW_WORDS or low - place > _FAR * names[0].height:
+            others += chain.from_iterable(by_column.values())
+            continue
+        high = max(turned(name.box, usual)[3] for name in names)
+        beside = [
+            word.bottom
+            for word in level
+            if max(place + 1, low - _TIGHT * word.height) < word.bottom < high
+        ]
+        bottom = min(beside, default=low)
+        level += [replace(name, bottom=bottom, top=bottom + name.height) for name in names]
+    return level + others
+
+
+def _as_level(words: list[Word], angle: int) -> Word:
+    """Return turned words as one word at another angle, with their own height."""
+    first = words[0]
+    last = words[-1]
+    box = reduce(around, [word.box for word in words])
+    left, bottom, right, _ = turned(box, angle)
+    return Word(
+        line_of(words).text,
+        left,
+        bottom,
+        right,
+        bottom + first.height,
+        angle,
+        first.font,
+        first.line_start,
+        box,
+        first.at,
+        last.at + last.length - first.at,
+    )
+
+
+def _foot(name: Word, words: Sequence[Word]) -> Word | None:
+    """Return the word directly below a name, if it begins a cell."""
+    reach = name.height / 2
+    below = [
+        word
+        for word in words
+        if word.center < name.bottom
+        and word.left - reach < name.right
+        and word.right + reach > name.left
+    ]
+    foot = max(below, key=attrgetter("center"), default=None)
+    if foot is None or any(
+        0 < foot.left - word.right < _WIDE * foot.height and abs(word.center - foot.center) < reach
+        for word in words
+    ):
+        return None
+    return foot
+
+
 def rows_of(words: Sequence[Word]) -> list[list[Word]]:
     """Return words in rows, from top to bottom, each from left to right."""
     rows: list[list[Word]] = []
@@ -203,8 +288,9 @@ def line_of(row: list[Word]) -> Line:
         mark = touches and word.is_above(before) and not bracket
         written = raised(text, word.text) if mark else word.text
         value = not (before.length and word.length)  # of a form, beside a sign
-        torn = bracket or (word.text[0] in _JOINS and (value or word.line_start))
-        whole = (torn and (touches or value)) or written != word.text
+        sign = word.text[0] in _JOINS and (value or word.line_start)
+        torn = (bracket or sign) and (touches or value)
+        whole = torn or written != word.text
         text = text.replace(HYPHEN, "-") + ("" if whole else " ") + written
     one_font = all(word.font == row[0].font for word in row)
     return Line(
@@ -245,8 +331,11 @@ class _Row:
         height: of most words of the page or column, or of its own words if these are larger.
     """
 
-    def __init__(self, words: list[Word], height: float) -> None:
+    def __init__(self, words: list[Word], height: float, column: Gap | None) -> None:
         self.words = words
+        stretched = _stretched(words) if column else set()
+        if column and _fills(words, column):
+            stretched.add(1)
         height = max(height, median(word.height for word in words))
         self.height = height
         self.left = words[0].left
@@ -255,8 +344,12 @@ class _Row:
         self.free: list[Gap] = []
         self.is_entry = len(words) > 1 and is_leader(words[-2])  # the number belongs to the dots
         end = -inf
-        for word in words:
-            if word.left - end >= _NARROW * height and not (self.is_entry and word is words[-1]):
+        for at, word in enumerate(words):
+            if (
+                word.left - end >= _NARROW * height
+                and not (self.is_entry and word is words[-1])
+                and at not in stretched
+            ):
                 self.free.append((end, word.left))
             if word.right > end:
                 end = word.right
@@ -315,6 +408,26 @@ class _Row:
         return len(begins & {round(word.left) for word in self.words}) >= _COLUMNS
 
 
+def _stretched(words: list[Word]) -> set[int]:
+    """Return the numbers of the words of a row that have as wide a space before them as the word
+    beside them, as in lines whose spaces are stretched to the end of a column.
+    """
+    gaps = [after.left - before.right for before, after in pairwise(words)]
+    even: set[int] = set()
+    for at, (gap, after) in enumerate(pairwise(gaps), start=1):
+        height = words[at].height
+        letters = any(map(str.isalpha, words[at].text))
+        if letters and abs(gap - after) < _EVEN * height and _WIDE < gap / height < _STRETCHED:
+            even |= {at, at + 1}
+    return even
+
+
+def _fills(words: list[Word], column: Gap) -> bool:
+    """Return whether two words begin and end a line of a justified column."""
+    ends = abs(words[0].left - column[0]) + abs(words[-1].right - column[1])
+    return len(words) == 2 and ends < _EDGE * words[0].height
+
+
 class _Run(NamedTuple):
     """Rows that leave the same gaps free. `score`: how many cells the gaps separate."""
 
@@ -337,7 +450,10 @@ class _Region:
         self.height = median(word.height for word in words)
         rows = rows_of(words)
         _lead_to_pages(rows, self.height)
-        self.rows = [_Row(row, self.height) for row in rows]
+        stretched = sum(bool(_stretched(row)) for row in rows if row[0].font not in code)
+        justified = stretched >= max(_COLUMNS, _JUSTIFIED * len(rows))
+        column = (self.left, self.right) if justified else None
+        self.rows = [_Row(row, self.height, column) for row in rows]
         self.runs: dict[int, _Run] = {}  # by their first row
         # rows that may have text on both sides of a gap
         self.parted = [not row.is_phrase for row in self.rows]
@@ -496,8 +612,9 @@ def _are_equal(widths: list[float]) -> bool:
 
 
 def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
-    """Return the words between gaps."""
-    return [list(chain.from_iterable(cells)) for cells in zip(*(row.split(gaps) for row in rows))]
+    """Return the words of rows between gaps."""
+    split = [row.split(gaps) for row in rows]
+    return [list(chain.from_iterable(cells)) for cells in zip(*split, strict=True)]
 
 
 def _column(rows: list[_Row], flows: bool) -> _Column:
@@ -596,6 +713,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     occupied = []
     prose = []
     indexes = 0  # columns of words with dots up to their page
+    addresses = 0
     for at, column in enumerate(_columns(rows, gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
@@ -605,6 +723,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         if long and len(on) > 1 and sum(on) >= _PROSE * len(on):
             prose.append(at)
         indexes += sum(any(map(is_leader, line.words)) for line in lines) > len(lines) / 4
+        addresses += _is_address([line.text for line in lines])
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
@@ -613,7 +732,8 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         max(len(occupied[at] & rows) for rows in occupied if rows is not occupied[at])
         for at in others
     )
-    if indexes > 1 or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
+    beside = indexes > 1 or addresses == len(occupied)
+    if beside or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
         return gaps
     if len(prose) > 1:
         together = sum(len(begins[at] & begins[most]) for at in others)
@@ -629,6 +749,13 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         if len(beside) >= _FEW_WORDS and together < _ALIGNED * len(beside):
             return gaps[max(0, at - 1) : at + 1]
     return []
+
+
+def _is_address(lines: list[str]) -> bool:
+    """Return whether lines are a name, a street with a number, and a town with its postal code."""
+    numbered = [line for line in lines if _NUMBER_IN_WORDS.search(line)]
+    towns = sum(_TOWN.search(line) is not None for line in numbered)
+    return lines[0] not in numbered and 0 < towns < len(numbered) <= len(lines) <= _MOST_LINES
 
 
 class _Table:
@@ -725,7 +852,7 @@ class _Table:
             center = (cells[at][0].left + cells[at][0].right) / 2
             groups = [
                 (first, end)
-                for first in range(begin, at + 1)
+                for first in range(max(begin, at > 0), at + 1)  # not over the labels of rows
                 for end in range(after, at, -1)
                 if all(named[first:end]) and self._is_centered(center, first, end - 1)
             ]

@@ -37,6 +37,7 @@ _NOTE_LINES = 12  # the most lines of notes: a longer text is a list of referenc
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
 _AHEAD = 24  # parts that are searched for the rest of a sentence
+_IN_SENTENCE = re.compile(r"\n[^\W\d_A-Z]")  # a line that begins inside a sentence
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
 _SPARSE = 0.6  # the largest share of cells that marks fill
@@ -150,7 +151,8 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int |
         if not (after.flows or after.page > parts[at].page or (number > at + 1 and not passed)):
             return None  # the next paragraph of the column
         split = re.search(rf"[^\W\d_][-{HYPHEN}]\Z", part.text) and first.isalnum()
-        whole = part.full and "\n" in part.text and part.text[-1].isalnum() and first.isalnum()
+        prose = part.full and _IN_SENTENCE.search(part.text) is not None
+        whole = prose and part.text[-1].isalnum() and first.isalnum()
         return number if first.islower() or split or (whole and not passed) else None
     return None
 
