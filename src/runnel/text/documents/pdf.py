@@ -13,7 +13,6 @@ A page has an index, from 0, in PDFium and in the dicts `outline`, `words`, `lin
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from threading import Lock, get_ident
 from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.errors import ReadError, ScannedPdf
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
 _DAMAGED = "damaged, and could not be read"
-_LOGGING = Lock()  # held while the filters of another library's log are changed
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05  # of a document's characters; if more have no meaning, a warning says so
 _TABLE = re.compile(r"(?=Tab|TAB|Cuadro)" + CAPTION.pattern)
@@ -90,23 +87,6 @@ def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
         yield document
 
 
-@contextmanager
-def _in_silence() -> Iterator[None]:
-    """Keep pypdfium2 from logging in this thread that it does not read XFA: a warning says so."""
-    logger = logging.getLogger("pypdfium2._helpers.document")
-    own = get_ident()
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return record.thread != own
-
-    with _LOGGING:
-        logger.addFilter(is_other)
-        try:
-            yield
-        finally:
-            logger.removeFilter(is_other)
-
-
 def read_pdf(
     path: str | Path, limits: Limits, recognized: Mapping[int, str] | None = None
 ) -> DocumentText:
@@ -114,6 +94,8 @@ def read_pdf(
 
     `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
+    from pypdfium2 import PdfFormEnv, raw
+
     with open_pdf(path) as document:
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
             raise ReadError(
@@ -122,8 +104,10 @@ def read_pdf(
             )
         problems = _Problems()
         if document.get_formtype():
-            with _in_silence():
-                document.init_forms()
+            # `init_forms` would also log that XFA is not read, which a warning says
+            config = raw.FPDF_FORMFILLINFO(version=2)
+            form = raw.FPDFDOC_InitFormFillEnvironment(document, config)
+            document.formenv = PdfFormEnv(form, config)
         problems = _Problems()
         outline = _outline(document)
         return _build(

@@ -19,7 +19,6 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import chain, groupby, pairwise
 from math import inf
 from operator import attrgetter
@@ -27,7 +26,7 @@ from statistics import median
 from typing import NamedTuple
 
 from runnel.text.documents.document import BREAK
-from runnel.text.documents.pdf_words import HYPHEN, Word, around, is_leader, turned
+from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader, one_word, turned
 from runnel.text.documents.raised import raised
 from runnel.text.documents.table import count_names
 
@@ -196,11 +195,11 @@ def level_names(words: Sequence[Word]) -> list[Word]:
     columns: dict[int, dict[float, list[Word]]] = defaultdict(lambda: defaultdict(list))
     for angle in counts.keys() - {usual}:
         for row in rows_of([word for word in words if word.angle == angle]):
-            foot = _foot(_as_level(row, usual), level)
+            foot = _foot(one_word(row, "", usual), level)
             lines = columns[round(foot.bottom)][foot.left] if foot else others
             lines += row
     for place, by_column in columns.items():
-        names = [_as_level(lines, usual) for lines in by_column.values()]
+        names = [one_word(line, line_of(line).text, usual) for line in by_column.values()]
         low = min(name.bottom for name in names)
         if len(names) < _FEW_WORDS or low - place > _FAR * names[0].height:
             others += chain.from_iterable(by_column.values())
@@ -214,27 +213,6 @@ def level_names(words: Sequence[Word]) -> list[Word]:
         bottom = min(beside, default=low)
         level += [replace(name, bottom=bottom, top=bottom + name.height) for name in names]
     return level + others
-
-
-def _as_level(words: list[Word], angle: int) -> Word:
-    """Return turned words as one word at another angle, with their own height."""
-    first = words[0]
-    last = words[-1]
-    box = reduce(around, [word.box for word in words])
-    left, bottom, right, _ = turned(box, angle)
-    return Word(
-        line_of(words).text,
-        left,
-        bottom,
-        right,
-        bottom + first.height,
-        angle,
-        first.font,
-        first.line_start,
-        box,
-        first.at,
-        last.at + last.length - first.at,
-    )
 
 
 def _foot(name: Word, words: Sequence[Word]) -> Word | None:
@@ -333,9 +311,9 @@ class _Row:
 
     def __init__(self, words: list[Word], height: float, column: Gap | None) -> None:
         self.words = words
-        stretched = _stretched(words) if column else set()
-        if column and _fills(words, column):
-            stretched.add(1)
+        # the words before and behind wide spaces between words
+        places = [*_stretched(words), *_whole(words, column)] if column else []
+        stretched = {at for place in places for at in (place, place + 1)}
         height = max(height, median(word.height for word in words))
         self.height = height
         self.left = words[0].left
@@ -408,24 +386,24 @@ class _Row:
         return len(begins & {round(word.left) for word in self.words}) >= _COLUMNS
 
 
-def _stretched(words: list[Word]) -> set[int]:
-    """Return the numbers of the words of a row that have as wide a space before them as the word
-    beside them, as in lines whose spaces are stretched to the end of a column.
+def _stretched(words: list[Word]) -> list[int]:
+    """Return the numbers of the words of a row that are between two equal wide spaces, as in lines
+    that are stretched to the end of a column.
     """
     gaps = [after.left - before.right for before, after in pairwise(words)]
-    even: set[int] = set()
-    for at, (gap, after) in enumerate(pairwise(gaps), start=1):
-        height = words[at].height
-        letters = any(map(str.isalpha, words[at].text))
-        if letters and abs(gap - after) < _EVEN * height and _WIDE < gap / height < _STRETCHED:
-            even |= {at, at + 1}
-    return even
+    return [
+        at
+        for at, (gap, after) in enumerate(pairwise(gaps), start=1)
+        if abs(gap - after) < _EVEN * words[at].height
+        and _WIDE < gap / words[at].height < _STRETCHED
+        and any(map(str.isalpha, words[at].text))
+    ]
 
 
-def _fills(words: list[Word], column: Gap) -> bool:
-    """Return whether two words begin and end a line of a justified column."""
+def _whole(words: list[Word], column: Gap) -> list[int]:
+    """Return the number of the second of two words that begin and end a line of a column."""
     ends = abs(words[0].left - column[0]) + abs(words[-1].right - column[1])
-    return len(words) == 2 and ends < _EDGE * words[0].height
+    return [1] if len(words) == 2 and ends < _EDGE * words[0].height else []
 
 
 class _Run(NamedTuple):
@@ -450,8 +428,9 @@ class _Region:
         self.height = median(word.height for word in words)
         rows = rows_of(words)
         _lead_to_pages(rows, self.height)
-        stretched = sum(bool(_stretched(row)) for row in rows if row[0].font not in code)
-        justified = stretched >= max(_COLUMNS, _JUSTIFIED * len(rows))
+        # where the second word begins: in a table, at one place
+        begins = {round(r[1].left) for r in rows if r[0].font not in code and _stretched(r)}
+        justified = len(begins) >= max(_COLUMNS, _JUSTIFIED * len(rows))
         column = (self.left, self.right) if justified else None
         self.rows = [_Row(row, self.height, column) for row in rows]
         self.runs: dict[int, _Run] = {}  # by their first row
@@ -663,16 +642,15 @@ def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> 
     numbers beside numbers, or numbers in each row.
     """
     filled = [label for label in labels if label]
-    if any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled):
-        return True
+    words = any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled)
     pairs = [(a[0], b[0]) for a, b in zip(labels, beside, strict=True) if a and b]
     numbers = sum(NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
     named = len(pairs) > _FEW_WORDS  # a row of names may be above the numbers
-    if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * (len(pairs) - named):
-        return True
+    numeric = len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * (len(pairs) - named)
     signs = {label[0] for label in filled}
     rows = sum(bool(a or b) for a, b in zip(labels, beside, strict=True)) if wide else len(labels)
-    return len(filled) == rows and len(signs) > 1 and any(map(str.isalnum, signs))
+    each = len(filled) == rows and len(signs) > 1 and any(map(str.isalnum, signs))
+    return words or numeric or each
 
 
 def _goes_on(upper: str, lower: str) -> bool:

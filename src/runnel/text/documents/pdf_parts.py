@@ -242,14 +242,13 @@ def join_words(paragraphs: list[PdfPart]) -> None:
         plain = match[1] + match[2]
         hyphenated = f"{match[1]}-{match[2]}"
         surplus = counts[hyphenated.lower()] - counts[plain.lower()]
-        if surplus:
-            return hyphenated if surplus > 0 else plain
         chained = "-" in (
             match.string[match.start() - 1 : match.start()],
             match.string[match.end() : match.end() + 1],
         )
         name = match[2].istitle() and not match[1].isupper()  # Jean-Loup, February-March
-        return hyphenated if chained or name or match[1][-1].isdigit() else plain
+        unknown = not surplus and (chained or name or match[1][-1].isdigit())
+        return hyphenated if surplus > 0 or unknown else plain
 
     def whole(text: str) -> str:
         return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from itertools import pairwise
 from math import inf, pi, tan
 from operator import itemgetter
@@ -194,6 +194,21 @@ def turned(box: Box, angle: int) -> Box:
     left, bottom, right, top = box
     quarters = (box, (bottom, -right, top, -left), (-right, -top, -left, -bottom))
     return quarters[angle] if angle < 3 else (-top, left, -bottom, right)
+
+
+def one_word(words: Sequence[Word], text: str, angle: int | None = None) -> Word:
+    """Return a text that stands in the place of words, which are one after the other in PDFium's
+    text. `angle`: of the new word, if it is turned; it has the height of the first word then.
+    """
+    first = words[0]
+    last = words[-1]
+    box = reduce(around, [word.box for word in words])
+    length = last.at + last.length - first.at
+    if angle is None:
+        return replace(first, text=text, right=last.right, box=box, length=length)
+    left, bottom, right, _ = turned(box, angle)
+    place = (left, bottom, right, bottom + first.height)
+    return Word(text, *place, angle, first.font, first.line_start, box, first.at, length)
 
 
 def around(a: Box, b: Box) -> Box:
@@ -553,24 +568,20 @@ def _is_over(large: Word, words: list[Word]) -> bool:
 
 def _spelled(words: list[Word]) -> list[Word]:
     """Join the letters of words that are set in spaced letters, as some titles are."""
-    joined: list[Word] = []
-    run: list[Word] = []
+    runs: list[list[Word]] = []
     for word in words:
-        short = len(word.text) <= _PIECE
-        if run and not (short and _are_letters(run[-1], word)):
-            joined += _without_spaces(run)
-            run = []
-        if short:
-            run.append(word)
+        if runs and _are_letters(runs[-1][-1], word):
+            runs[-1].append(word)
         else:
-            joined.append(word)
-    return joined + _without_spaces(run)
+            runs.append([word])
+    return [word for run in runs for word in _without_spaces(run)]
 
 
 def _are_letters(before: Word, word: Word) -> bool:
     """Return whether two words are short, in one line and font, and close to each other."""
     return (
         not word.line_start
+        and max(len(before.text), len(word.text)) <= _PIECE
         and before.font == word.font
         and before.angle == word.angle
         and abs(before.bottom - word.bottom) < 1
@@ -589,14 +600,6 @@ def _without_spaces(run: list[Word]) -> list[Word]:
         letters = [word.text for word in run]
         if not "".join(letters).isupper() or sorted(letters) == letters:
             return run  # single letters
-    words = run[:1]
-    for word, gap in zip(run[1:], gaps, strict=True):
-        last = words[-1]
-        if gap > _WORD_SPACE * usual:
-            words.append(word)
-            continue
-        last.text += word.text
-        last.right = word.right
-        last.box = around(last.box, word.box)
-        last.length = word.at + word.length - last.at
-    return words
+    wide = [0, *(at for at, gap in enumerate(gaps, 1) if gap > _WORD_SPACE * usual), len(run)]
+    groups = [run[begin:end] for begin, end in pairwise(wide)]
+    return [one_word(group, "".join(word.text for word in group)) for group in groups]
