@@ -178,9 +178,6 @@ def _read_page(
 
     from runnel.text.documents.pdf_grid import drawn_lines  # imports numpy
 
-    words: list[Word] = []
-    lines: list[Box] = []
-    fields: list[PdfPart] = []
     try:
         with closing(document[index]) as page:
             seen = words_of(page)
@@ -196,9 +193,10 @@ def _read_page(
                 problems.empty.append(index + 1)
                 if any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])):
                     problems.scanned.append(index + 1)
+            return words, lines, fields
     except PdfiumError:
         problems.faults.setdefault(_DAMAGED, []).append(index + 1)
-    return words, lines, fields
+        return [], [], []
 
 
 def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:

@@ -246,7 +246,10 @@ def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
                 return None  # cells that overlap are none
             row[begin:end] = [lines] * (end - begin)
     usual = median(len(cell) for row in texts for cell in row if cell)
-    if usual > _MOST_LINES or sum(map(_is_several, texts)) > _SEVERAL * len(texts):
+    # Rows without lines between them: the lines of all cells are beside each other.
+    counts = [[len(cell) for cell in row if cell] for row in texts]
+    several = sum(len(set(row)) == 1 < len(row) and row[0] >= _SAME_LINES for row in counts)
+    if usual > _MOST_LINES or several > _SEVERAL * len(texts):
         return None
     texts = [row for cells in texts for row in _rows_of_cells(cells)]
     edges = [(place - _THIN, place + _THIN) for place in columns[1:]]
@@ -322,12 +325,3 @@ def _extent(part: PdfPart) -> Box:
         max(word.right for word in part.words),
         max(word.top for word in part.words),
     )
-
-
-def _is_several(cells: Sequence[Sequence[Line]]) -> bool:
-    """Return whether the lines of all cells of a row are beside each other: rows without lines
-    between them.
-    """
-    filled = [cell for cell in cells if cell]
-    counts = {len(cell) for cell in filled}
-    return len(filled) > 1 and len(counts) == 1 and counts.pop() >= _SAME_LINES

@@ -39,23 +39,19 @@ _SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
 _SEPARATING = ((2, 0.9), (6, 0.5), (12, 0.2))
 _NAMES = 6  # rows of names of columns, at most, and one
 _FEW = 4  # rows, if cells begin in the same place in most of them
-_MOST = 0.8
+_MOST = 0.8  # of lines, words, cells, or a width: the least share that is most of them
 _WIDE = 0.4
 _NARROW = 0.15
-_EDGE = 0.1  # the largest distance of the begins of two cells of a column
+_EDGE = 0.1  # the largest distance of two places that are one
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
 _CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
-_TITLE = 0.7  # the largest width of a title across columns, in widths of all
-_EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
+_EQUAL = 0.03  # the largest difference of equal widths of letters or spaces
 NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
-_NUMBERS = 0.5  # the least share of numbers after the first column of a table in such a font
-_CODE = 0.6  # the share of the words of a program that are in its font, at least
 _COLUMNS = 3  # the fewest columns that two rows share if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # the least distance of lines of two paragraphs, in units of the usual distance
 _DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
 _OWN = 5  # lines from which a column has its own usual distance
-_TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of the width of a column: a line that ends beyond it is full
 _DOTS = ". . . . ."
@@ -64,8 +60,6 @@ _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
 _PROSE = 0.4  # the least share of lines of a column of prose that go on in the line below
 _LONG = 4  # the least words of a line of prose beside several columns
-_ALIGNED = 0.5  # the least share of a table's lines that are in the row of another column
-_BEGIN = 0.7  # the least share of a table's cells that begin with another cell of the row
 _LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
 SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 CAPTION = re.compile(
@@ -84,12 +78,7 @@ _MOST_LINES = 8  # of an address
 _ITEM = re.compile(
     r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
 )
-# The widest spaces of a justified line, the most by which they differ, and the least share of rows
-# with such spaces.
-_STRETCHED = 4.0
-_EVEN = 0.03
-_JUSTIFIED = 0.3
-_FAR = 3.0  # the largest distance of the lowest turned name from the row below it
+_JUSTIFIED = 0.3  # the least share of rows with stretched spaces
 _TITLE_CHARS = 120
 _JOINS = ",.;:)]*\u2020\u2021"  # signs before which PDFium splits some lines
 _OPENS = "(["  # signs before a value of a form without a space
@@ -201,7 +190,7 @@ def level_names(words: Sequence[Word]) -> list[Word]:
     for place, by_column in columns.items():
         names = [one_word(line, line_of(line).text, usual) for line in by_column.values()]
         low = min(name.bottom for name in names)
-        if len(names) < _FEW_WORDS or low - place > _FAR * names[0].height:
+        if len(names) < _FEW_WORDS or low - place > (1 + _APART) * names[0].height:
             others += chain.from_iterable(by_column.values())
             continue
         high = max(turned(name.box, usual)[3] for name in names)
@@ -258,10 +247,14 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
 def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
-    read = _as_read(row)
+    runs = [
+        list(run)[::-1] if leftward else list(run)
+        for leftward, run in groupby(row, lambda word: _is_leftward([word]))
+    ]
+    read = list(chain.from_iterable(runs[::-1] if _is_leftward(row) else runs))
     text = read[0].text
     for before, word in pairwise(read):
-        touches = word.left - before.right < _TORN * core.height
+        touches = word.left - before.right < _EDGE * core.height
         bracket = before.text[-1] in _OPENS
         mark = touches and word.is_above(before) and not bracket
         written = raised(text, word.text) if mark else word.text
@@ -287,15 +280,6 @@ def _is_leftward(words: Sequence[Word]) -> bool:
     return 2 * sum(_LEFTWARD.search(word.text) is not None for word in words) > len(words)
 
 
-def _as_read(row: list[Word]) -> list[Word]:
-    """Return the words of a row in the order in which they are read."""
-    runs = [
-        list(run)[::-1] if leftward else list(run)
-        for leftward, run in groupby(row, lambda word: _is_leftward([word]))
-    ]
-    return list(chain.from_iterable(runs[::-1] if _is_leftward(row) else runs))
-
-
 # ---- columns and tables --------------------------------------------------------------------------
 
 
@@ -309,10 +293,10 @@ class _Row:
         height: of most words of the page or column, or of its own words if these are larger.
     """
 
-    def __init__(self, words: list[Word], height: float, column: Gap | None) -> None:
+    def __init__(self, words: list[Word], height: float, *, justified: bool) -> None:
         self.words = words
         # the words before and behind wide spaces between words
-        places = [*_stretched(words), *_whole(words, column)] if column else []
+        places = _stretched(words) if justified else []
         stretched = {at for place in places for at in (place, place + 1)}
         height = max(height, median(word.height for word in words))
         self.height = height
@@ -394,16 +378,10 @@ def _stretched(words: list[Word]) -> list[int]:
     return [
         at
         for at, (gap, after) in enumerate(pairwise(gaps), start=1)
-        if abs(gap - after) < _EVEN * words[at].height
-        and _WIDE < gap / words[at].height < _STRETCHED
+        if abs(gap - after) < _EQUAL * words[at].height
+        and gap > _WIDE * words[at].height
         and any(map(str.isalpha, words[at].text))
     ]
-
-
-def _whole(words: list[Word], column: Gap) -> list[int]:
-    """Return the number of the second of two words that begin and end a line of a column."""
-    ends = abs(words[0].left - column[0]) + abs(words[-1].right - column[1])
-    return [1] if len(words) == 2 and ends < _EDGE * words[0].height else []
 
 
 class _Run(NamedTuple):
@@ -431,8 +409,7 @@ class _Region:
         # where the second word begins: in a table, at one place
         begins = {round(r[1].left) for r in rows if r[0].font not in code and _stretched(r)}
         justified = len(begins) >= max(_COLUMNS, _JUSTIFIED * len(rows))
-        column = (self.left, self.right) if justified else None
-        self.rows = [_Row(row, self.height, column) for row in rows]
+        self.rows = [_Row(row, self.height, justified=justified) for row in rows]
         self.runs: dict[int, _Run] = {}  # by their first row
         # rows that may have text on both sides of a gap
         self.parted = [not row.is_phrase for row in self.rows]
@@ -545,7 +522,7 @@ class _Region:
         """Return whether a row is a short title across columns that go on below it."""
         row = self.rows[number]
         width = row.words[-1].right - row.left
-        phrase = row.is_phrase and width < _TITLE * (self.right - self.left)
+        phrase = row.is_phrase and width < _MOST * (self.right - self.left)
         below = self.rows[number + 1].shared(common) if number + 1 < len(self.rows) else []
         return phrase and len(below) == len(common)
 
@@ -557,7 +534,7 @@ class _Region:
         behind = [word for word in words if word.left >= gaps[0][1]]
         numbers = sum(NUMERIC.fullmatch(word.text) is not None for word in behind)
         in_font = sum(word.font in self.code for word in words)
-        return in_font > _CODE * len(words) and numbers < _NUMBERS * len(behind)
+        return in_font > _MOST * len(words) and 2 * numbers < len(behind)
 
 
 def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
@@ -711,12 +688,12 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         for at in others
     )
     beside = indexes > 1 or addresses == len(occupied)
-    if beside or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
+    if beside or 2 * aligned < sum(len(occupied[at]) for at in others):
         return gaps
     if len(prose) > 1:
         together = sum(len(begins[at] & begins[most]) for at in others)
         fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
-        return gaps if fewer < _FEW_WORDS or together < _BEGIN * fewer else []
+        return gaps if fewer < _FEW_WORDS or together < _MOST * fewer else []
     for at in prose:
         rest = begins[:at] + begins[at + 1 :]
         counts = Counter(number for numbers in rest for number in numbers)
@@ -724,7 +701,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         beside = {number for number, count in counts.items() if count > 1 or len(rest) == 1}
         beside &= occupied[at]
         together = len(beside & begins[at])
-        if len(beside) >= _FEW_WORDS and together < _ALIGNED * len(beside):
+        if len(beside) >= _FEW_WORDS and 2 * together < len(beside):
             return gaps[max(0, at - 1) : at + 1]
     return []
 

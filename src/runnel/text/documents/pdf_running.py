@@ -111,7 +111,9 @@ class RunningLines:
                 new = words not in self.heads
                 line = PdfPart(number + 1, "paragraph", edge.text, aside=True)
                 self.heads.setdefault(words, line)
-                if new and side == 0 and _is_row(edge.words):
+                gaps = [after.left - before.right for before, after in pairwise(edge.words)]
+                cells = 1 + sum(gap > edge.words[0].height for gap in gaps)
+                if new and side == 0 and cells >= _CELLS:
                     continue  # the names of a table's columns, which stand above it once
                 left_out |= {id(word) for word in edge.words}
                 if new:
@@ -127,12 +129,6 @@ class RunningLines:
             phrases = [part.strip().lower() for part in words.split(NUMBER)]
             if all(phrase in body for phrase in phrases if re.search(r"\w", phrase)):
                 head.text = ""
-
-
-def _is_row(words: list[Word]) -> bool:
-    """Return whether words are cells of at least three columns."""
-    gaps = [after.left - before.right for before, after in pairwise(words)]
-    return sum(gap > words[0].height for gap in gaps) >= _CELLS - 1
 
 
 def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> str | None:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
 from math import inf, pi, tan
@@ -196,18 +196,16 @@ def turned(box: Box, angle: int) -> Box:
     return quarters[angle] if angle < 3 else (-top, left, -bottom, right)
 
 
-def one_word(words: Sequence[Word], text: str, angle: int | None = None) -> Word:
+def one_word(words: Sequence[Word], text: str, angle: int) -> Word:
     """Return a text that stands in the place of words, which are one after the other in PDFium's
-    text. `angle`: of the new word, if it is turned; it has the height of the first word then.
+    text. `angle`: of the new word, which has the height of the first one.
     """
     first = words[0]
     last = words[-1]
     box = reduce(around, [word.box for word in words])
-    length = last.at + last.length - first.at
-    if angle is None:
-        return replace(first, text=text, right=last.right, box=box, length=length)
     left, bottom, right, _ = turned(box, angle)
     place = (left, bottom, right, bottom + first.height)
+    length = last.at + last.length - first.at
     return Word(text, *place, angle, first.font, first.line_start, box, first.at, length)
 
 
@@ -442,7 +440,8 @@ class _Reader:
             ):
                 self.faults.add(HIDDEN)
             elif word.height > large and (
-                abs(look.turn) > _SLANTED or (look.faint and _is_over(word, words))
+                abs(look.turn) > _SLANTED
+                or (look.faint and any(is_inside(w.box, word.box) for w in words if w is not word))
             ):
                 self.faults.add(_WATERMARK)
             else:
@@ -561,11 +560,6 @@ def is_inside(box: Box, bounds: Box) -> bool:
     )
 
 
-def _is_over(large: Word, words: list[Word]) -> bool:
-    """Return whether a word is drawn over another."""
-    return any(word is not large and is_inside(word.box, large.box) for word in words)
-
-
 def _spelled(words: list[Word]) -> list[Word]:
     """Join the letters of words that are set in spaced letters, as some titles are."""
     runs: list[list[Word]] = []
@@ -602,4 +596,4 @@ def _without_spaces(run: list[Word]) -> list[Word]:
             return run  # single letters
     wide = [0, *(at for at, gap in enumerate(gaps, 1) if gap > _WORD_SPACE * usual), len(run)]
     groups = [run[begin:end] for begin, end in pairwise(wide)]
-    return [one_word(group, "".join(word.text for word in group)) for group in groups]
+    return [one_word(g, "".join(word.text for word in g), run[0].angle) for g in groups]
