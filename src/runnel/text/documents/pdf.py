@@ -136,32 +136,29 @@ def _read_parts(
         {index: [entry.title for entry in entries] for index, entries in outline.items()}
     )
     laid_out: list[PdfPart] = []
-    words: dict[int, list[Word]] = {}
-    lines: dict[int, list[Box]] = {}  # drawn lines, such as those of tables
-    fields: dict[int, list[PdfPart]] = {}
+    pages: dict[int, tuple[list[Word], list[Box], list[PdfPart]]] = {}
     edges: dict[int, Edges] = {}  # the first and last lines of text
     length = 0
     for ahead in range(len(document) + NEAR):
         if ahead < len(document):
-            words[ahead], lines[ahead], fields[ahead] = _read_page(
-                document, ahead, problems, recognized
-            )
-            edges[ahead] = edges_of(words[ahead])
-            length += sum(len(word.text) + 1 for word in words[ahead])
-            length += sum(len(part.text) for part in fields[ahead])
+            pages[ahead] = words, _, fields = _read_page(document, ahead, problems, recognized)
+            edges[ahead] = edges_of(words)
+            length += sum(len(word.text) + 1 for word in words)
+            length += sum(len(part.text) for part in fields)
             limits.check(length, "unpacked_bytes", "the text of the PDF")
         index = ahead - NEAR  # of the page to lay out
         if index < 0:
             continue
+        words, lines, fields = pages.pop(index)
         left_out, (top, bottom) = running.find(index, edges)
-        body = [word for word in words.pop(index) if id(word) not in left_out]
-        body, tables = take_tables(level_names(body), lines.pop(index), index + 1)
+        body = [word for word in words if id(word) not in left_out]
+        body, tables = take_tables(level_names(body), lines, index + 1)
         page_parts = lay_out(body, index + 1)
         put_tables(page_parts, tables)
         mark_asides(page_parts)
         for part in page_parts:
             part.words = []  # those of all pages would fill the memory
-        others = _fill(page_parts, fields.pop(index))
+        others = _fill(page_parts, fields)
         laid_out += [*top, *page_parts, *bottom, *others]
         edges.pop(index - NEAR, None)
     running.drop_known(laid_out)

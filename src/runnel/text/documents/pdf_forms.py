@@ -48,16 +48,8 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
     the field's name. Without text beside it, a box is read only if it is checked. Lines to write
     on, of underscores or dots, are removed below values.
     """
-    from pypdfium2 import raw
-
-    kind = document.get_formtype()
-    empty = raw.FPDFPage_GetAnnotCount(page) == 0
-    if kind == raw.FORMTYPE_XFA_FULL or (kind == raw.FORMTYPE_XFA_FOREGROUND and empty):
-        seen.faults.add(_XFA)
     angle = Counter(word.angle for word in seen.words).most_common(1)[0][0] if seen.words else 0
-    fields, hidden = _fields(document, page, angle)
-    if hidden:
-        seen.faults.add(HIDDEN)
+    fields = _fields(document, page, angle, seen.faults)
     lines: list[str] = []
     placed: list[Word] = []
     for field in sorted(fields, key=lambda field: (-field.box[3], field.box[0])):
@@ -81,16 +73,19 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
     return lines
 
 
-def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Field], bool]:
-    """Return the fields of a page that are seen and have a value, and whether there are others that
-    are not seen. `angle`: quarter turns after which the page's text is upright.
+def _fields(document: PdfDocument, page: PdfPage, angle: int, faults: set[str]) -> list[_Field]:
+    """Return the fields of a page that are seen and have a value; add what must be said of others
+    to the faults. `angle`: quarter turns after which the page's text is upright.
     """
     from pypdfium2 import raw
 
     form = document.formenv
     fields: list[_Field] = []
-    hidden = False
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+    kind = document.get_formtype()
+    count = raw.FPDFPage_GetAnnotCount(page)
+    if kind == raw.FORMTYPE_XFA_FULL or (kind == raw.FORMTYPE_XFA_FOREGROUND and not count):
+        faults.add(_XFA)
+    for number in range(count):
         annotation = raw.FPDFPage_GetAnnot(page, number)
         if not annotation:
             continue
@@ -104,7 +99,8 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Fie
                 else _value(form, annotation)
             )
             unseen = raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN
-            hidden |= bool(unseen and value and value != UNCHECKED)
+            if unseen and value and value != UNCHECKED:
+                faults.add(HIDDEN)
             if value and not unseen:
                 rectangle = raw.FS_RECTF()
                 raw.FPDFAnnot_GetRect(annotation, rectangle)
@@ -123,7 +119,7 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Fie
                 )
         finally:
             raw.FPDFPage_CloseAnnot(annotation)
-    return fields, hidden
+    return fields
 
 
 def _value(form: Any, annotation: Any) -> str:

@@ -44,6 +44,7 @@ _WIDE = 0.4
 _NARROW = 0.15
 _EDGE = 0.1  # the largest distance of two places that are one
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
+_TITLE = 0.7  # the largest width of a title across columns, in widths of all
 _CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
 _EQUAL = 0.03  # the largest difference of equal widths of letters or spaces
 NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
@@ -70,11 +71,10 @@ _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
 # "one- and two-sided": the hyphen stands for the rest of the second word
 _AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
-_NUMBER_IN_WORDS = re.compile(r"[^\W\d_]{2}.*\d|\d.*[^\W\d_]{2}")
 _TOWN = re.compile(
     r"(?<![\d.,-])\d{4,5}(?![\d.,])|\b[A-Z]{1,2}\d[\dA-Z]? \d[A-Z]{2}\b"
 )  # a postal code
-_MOST_LINES = 8  # of an address
+_MOST_NUMBERED = 5  # lines with numbers of an address
 _ITEM = re.compile(
     r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
 )
@@ -522,7 +522,7 @@ class _Region:
         """Return whether a row is a short title across columns that go on below it."""
         row = self.rows[number]
         width = row.words[-1].right - row.left
-        phrase = row.is_phrase and width < _MOST * (self.right - self.left)
+        phrase = row.is_phrase and width < _TITLE * (self.right - self.left)
         below = self.rows[number + 1].shared(common) if number + 1 < len(self.rows) else []
         return phrase and len(below) == len(common)
 
@@ -708,9 +708,9 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
 
 def _is_address(lines: list[str]) -> bool:
     """Return whether lines are a name, a street with a number, and a town with its postal code."""
-    numbered = [line for line in lines if _NUMBER_IN_WORDS.search(line)]
+    numbered = [line for line in lines if any(map(str.isdigit, line))]
     towns = sum(_TOWN.search(line) is not None for line in numbered)
-    return lines[0] not in numbered and 0 < towns < len(numbered) <= len(lines) <= _MOST_LINES
+    return lines[0] not in numbered and 0 < towns < len(numbered) < _MOST_NUMBERED
 
 
 class _Table:

@@ -97,52 +97,39 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
     """Put the rest of a sentence that goes on in the next column or page, behind notes, captions
     and tables, directly after its begin.
     """
-    whole: list[PdfPart] = []
-    gone: set[int] = set()
     for number, part in enumerate(parts):
-        if id(part) in gone:
+        if part.kind != "paragraph" or not part.text:
             continue
-        whole.append(part)
-        if part.kind != "paragraph":
-            continue
-        at = number
-        while (found := _rest(parts, part, at, gone)) is not None:
-            at = found
+        at: int | None = number
+        while (at := _rest(parts, part, at)) is not None:
             rest = parts[at]
+            passed = any(between.text or between.rows for between in parts[number + 1 : at])
             if rest.page == part.page:
-                part.text = joined(f"{part.text}\n{rest.text}")
-                part.full = rest.full
-                gone.add(id(rest))
-                continue
-            passed = [p for p in parts[number + 1 : at] if id(p) not in gone]
-            end = (
-                _end_of_sentence(part.text, rest.text)
-                if passed
-                else _end_of_word(part.text, rest.text)
-            )
+                end = len(rest.text)
+            elif passed:
+                end = _end_of_sentence(part.text, rest.text)
+            else:
+                end = _end_of_word(part.text, rest.text)
+                rest.join = "\n"
             if end:
                 part.text = joined(f"{part.text}\n{rest.text[:end].rstrip()}")
+                part.full = rest.full
                 rest.text = rest.text[end:].lstrip()
-                gone |= set() if rest.text else {id(rest)}
-            if not passed:
-                rest.join = "\n"
             if rest.text:
                 break
-    return [part for part in whole if part.text or part.rows]
+    return [part for part in parts if part.text or part.rows]
 
 
-def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int | None:
+def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
     """Return the number of the part in which a part's last sentence goes on; None if it ends."""
     if SENTENCE_END.search(part.text):
         return None
     passed = False  # text in another size
     for number in range(at + 1, min(at + _AHEAD, len(parts))):
         after = parts[number]
-        if id(after) in gone:
-            continue
         if after.page > parts[at].page + 1:
             return None
-        if after.aside:
+        if after.aside or not after.text:
             continue
         if abs(after.height - part.height) > _SAME_SIZE * part.height:
             passed = True

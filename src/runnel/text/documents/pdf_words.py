@@ -322,7 +322,8 @@ class _Reader:
         angle = look.angle
         low = turned(first, angle) if angle else first
         high = turned(last, angle) if angle else last
-        if not _level(low, high):
+        middles = (low[1] + low[3]) / 2, (high[1] + high[3]) / 2
+        if not (low[1] <= middles[1] <= low[3] or high[1] <= middles[0] <= high[3]):
             below = last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]
             if below and angle == 0 and not self.text[start:end].isascii():
                 angle = 3  # characters below each other: vertical writing
@@ -545,11 +546,6 @@ def _character(code: int) -> str:
     if code == _PDFIUM_HYPHEN:
         return HYPHEN
     return "\ufffd" if code > sys.maxunicode or 0xD800 <= code < 0xE000 else chr(code)
-
-
-def _level(a: Box, b: Box) -> bool:
-    """Return whether two upright boxes are on one line: the middle of one is beside the other."""
-    return a[1] <= (b[1] + b[3]) / 2 <= a[3] or b[1] <= (a[1] + a[3]) / 2 <= b[3]
 
 
 def is_inside(box: Box, bounds: Box) -> bool:
