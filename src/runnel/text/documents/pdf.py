@@ -237,7 +237,13 @@ def _build(
     if len(problems.empty) + damaged == count:
         raise _without_text(count, damaged, problems.scanned)
     canonical = Canonical()
-    canonical.warnings += _warnings(problems, count, advice)
+    if problems.empty:
+        scanned = len(problems.scanned)
+        pictures = f", {scanned:,} of them pictures: {advice}" if scanned else ""
+        share = f"{len(problems.empty):,} of {count:,} pages"
+        canonical.warnings.append(f"{_page_list(problems.empty)} without text ({share}{pictures})")
+    faults = problems.faults.items()
+    canonical.warnings += [f"{_page_list(numbers)}: {fault}" for fault, numbers in faults]
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)
@@ -262,7 +268,6 @@ class _Writer:
     def __init__(self, canonical: Canonical, outline: Mapping[int, Sequence[_Entry]]) -> None:
         self.canonical = canonical
         self.outline = outline
-        self.page = 0  # the number of the page being written; 0: none yet
         self.waiting: list[_Entry] = []  # the page's entries whose titles were not found yet
         self.before: PdfPart | None = None  # the part before
         self.table: list[PdfPart] = []  # the open table, a part for each page
@@ -270,7 +275,7 @@ class _Writer:
 
     def add(self, part: PdfPart, after: PdfPart) -> None:
         """Add a part. `after`: the next one, which tells whose caption this part is."""
-        if part.page != self.page:
+        if part.page != self.canonical.page:
             self._turn_page(part.page)
         if part.rows:
             self._add_rows(part)
@@ -278,23 +283,22 @@ class _Writer:
             if _TABLE.match(part.text) and not (after.rows or CAPTION.match(self.caption)):
                 self.caption = part.caption()  # below its table
             self.close_table()
-            kind = "heading" if self._open_headings(part.text) else "paragraph"
+            titled = self._open_headings(part.text)
             if part.level:
                 self.canonical.open_heading(part.level, part.text)
-            kind = part.kind if part.kind != "paragraph" else kind
+            kind = "heading" if titled and part.kind == "paragraph" else part.kind
             self.canonical.add(part.text, kind, join=part.join)
         self.before = part
 
     def _turn_page(self, page: int) -> None:
         """Open the headings of the pages without parts, and go to a page, numbered from 1."""
         # The number of the page before is the index of the page after it.
-        for index in range(self.page, page):
+        for index in range(self.canonical.page or 0, page):
             if self.waiting or index in self.outline:
                 self.close_table()
             for entry in self.waiting:  # not found on its page: it applies from the next page on
                 self.canonical.open_heading(entry.level, entry.title)
             self.waiting = list(self.outline.get(index, ()))
-        self.page = page
         self.canonical.page = page
 
     def _open_headings(self, paragraph: str) -> bool:
@@ -330,16 +334,6 @@ class _Writer:
         heads = self.table[0].heads if self.table else 0
         add_rows(self.canonical, rows, pages, heads=heads, caption=self.caption)
         self.table = []
-
-
-def _warnings(problems: _Problems, count: int, advice: str) -> Iterator[str]:
-    if problems.empty:
-        scanned = len(problems.scanned)
-        pictures = f", {scanned:,} of them pictures: {advice}" if scanned else ""
-        share = f"{len(problems.empty):,} of {count:,} pages"
-        yield f"{_page_list(problems.empty)} without text ({share}{pictures})"
-    for fault, numbers in problems.faults.items():
-        yield f"{_page_list(numbers)}: {fault}"
 
 
 def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:

@@ -164,8 +164,7 @@ def lay_out(words: Sequence[Word], page: int = 1) -> list[PdfPart]:
     for angle, _ in Counter(word.angle for word in words).most_common():
         upright = [word for word in words if word.angle == angle]
         leaves = list(_Region(upright, code).leaves(depth=0))
-        columns = [leaf for leaf in leaves if isinstance(leaf, _Column)]
-        steps = [step for column in columns for step in _steps(column.lines)]
+        steps = [s for leaf in leaves if isinstance(leaf, _Column) for s in _steps(leaf.lines)]
         for leaf in leaves:
             found = _paragraphs(leaf, steps) if isinstance(leaf, _Column) else [leaf.part()]
             parts += [replace(part, page=page) for part in found]
@@ -260,8 +259,7 @@ def line_of(row: list[Word]) -> Line:
         written = raised(text, word.text) if mark else word.text
         value = not (before.length and word.length)  # of a form, beside a sign
         sign = word.text[0] in _JOINS and (value or word.line_start)
-        torn = (bracket or sign) and (touches or value)
-        whole = torn or written != word.text
+        whole = ((bracket or sign) and (touches or value)) or written != word.text
         text = text.replace(HYPHEN, "-") + ("" if whole else " ") + written
     one_font = all(word.font == row[0].font for word in row)
     return Line(
@@ -325,8 +323,7 @@ class _Row:
         """
         shared = []
         for a, b in common:
-            for at in range(bisect(self.ends, a), len(self.free)):
-                c, d = self.free[at]
+            for c, d in self.free[bisect(self.ends, a) :]:
                 if c >= b:
                     break
                 own = d - c >= _WIDE * self.height or abs(d - b) < _EDGE * self.height
@@ -412,9 +409,10 @@ class _Region:
         self.rows = [_Row(row, self.height, justified=justified) for row in rows]
         self.runs: dict[int, _Run] = {}  # by their first row
         # rows that may have text on both sides of a gap
-        self.parted = [not row.is_phrase for row in self.rows]
-        for number, (above, row) in enumerate(pairwise(self.rows), start=1):
-            self.parted[number] |= row.is_beside(above)
+        self.parted = [not self.rows[0].is_phrase]
+        self.parted += [
+            not row.is_phrase or row.is_beside(above) for above, row in pairwise(self.rows)
+        ]
 
     def leaves(self, *, depth: int) -> Iterator[_Column | _Table]:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
@@ -687,8 +685,8 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         max(len(occupied[at] & rows) for rows in occupied if rows is not occupied[at])
         for at in others
     )
-    beside = indexes > 1 or addresses == len(occupied)
-    if beside or 2 * aligned < sum(len(occupied[at]) for at in others):
+    apart = 2 * aligned < sum(len(occupied[at]) for at in others)
+    if apart or indexes > 1 or addresses == len(occupied):
         return gaps
     if len(prose) > 1:
         together = sum(len(begins[at] & begins[most]) for at in others)
@@ -862,8 +860,7 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
     left, right = _extent(column.lines)
     paragraphs = [column.lines[:1]]
     for above, below in pairwise(column.lines):
-        split = above.text.endswith(HYPHEN)
-        if not split and (
+        if not above.text.endswith(HYPHEN) and (
             _step(above, below) > _LOOSE * usual > 0
             or _differ(above, below)
             or _ends_list(paragraphs[-1], below, (left, right))
@@ -902,8 +899,8 @@ def _differ(above: Line, below: Line) -> bool:
     """Return whether two lines differ in size or font, and are not parts of one sentence."""
     size = max(above.height, below.height)
     fonts = None not in (above.font, below.font) and above.font != below.font
-    other = fonts or abs(above.height - below.height) > _SIZES * size
-    return other and not _goes_on(above.text, below.text)
+    sizes = abs(above.height - below.height) > _SIZES * size
+    return (fonts or sizes) and not _goes_on(above.text, below.text)
 
 
 def joined(text: str) -> str:

@@ -103,8 +103,7 @@ class RunningLines:
         titles = self.titles.get(number, ())
         for side, edges in enumerate(near[number]):
             for edge in edges:
-                titled = any(title.lower() in edge.text.lower() for title in titles)
-                stays = edge.sentence or titled
+                stays = edge.sentence or any(t.lower() in edge.text.lower() for t in titles)
                 words = None if stays else _recurring(edge, number, side, near)
                 if words is None:
                     break

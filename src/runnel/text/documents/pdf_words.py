@@ -204,9 +204,19 @@ def one_word(words: Sequence[Word], text: str, angle: int) -> Word:
     last = words[-1]
     box = reduce(around, [word.box for word in words])
     left, bottom, right, _ = turned(box, angle)
-    place = (left, bottom, right, bottom + first.height)
-    length = last.at + last.length - first.at
-    return Word(text, *place, angle, first.font, first.line_start, box, first.at, length)
+    return Word(
+        text,
+        left,
+        bottom,
+        right,
+        bottom + first.height,
+        angle,
+        first.font,
+        first.line_start,
+        box,
+        first.at,
+        last.at + last.length - first.at,
+    )
 
 
 def around(a: Box, b: Box) -> Box:
