@@ -424,8 +424,9 @@ class _Region:
             part = self.rows[first : run.end]
             gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
             between = _between(part, gaps) if gaps else []
-            entries = 2 * sum(row.is_entry for row in part) >= len(part)
-            if between != gaps and (entries or self._is_code(part, gaps)):
+            if between != gaps and (
+                2 * sum(row.is_entry for row in part) >= len(part) or self._is_code(part, gaps)
+            ):
                 gaps = []
             if gaps and between:
                 plain += self.rows[start:first]
@@ -543,8 +544,8 @@ def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
     ends = {round(row[-1].right) for row in numbered if is_leader(row[-2])}
     for row in numbered:
         title, number = row[-2:]
-        wide = number.left - title.right > height
-        if wide and not is_leader(title) and round(number.right) in ends:
+        bare = number.left - title.right > height and not is_leader(title)
+        if bare and round(number.right) in ends:
             row.insert(-1, replace(number, text=_DOTS, left=title.right, right=number.left))
 
 
@@ -723,20 +724,22 @@ class _Table:
         ]
         if sum(named) == 1:  # more are a list of tables, or captions beside each other
             filled[named.index(1)] = False
-        titles = [line.is_across(gaps) for line in lines]
-        titles = [title and not more for title, more in zip(titles, filled, strict=True)]
+        titles = [
+            line.is_across(gaps) and not more for line, more in zip(lines, filled, strict=True)
+        ]
         others = [row for row, title in zip(cells, titles, strict=True) if not title]
-        columns = zip(*others, strict=True)
-        self.extents = [_extent([line for cell in column for line in cell]) for column in columns]
+        self.extents = [
+            _extent([line for cell in column for line in cell])
+            for column in zip(*others, strict=True)
+        ]
         self.first = filled.index(True) if any(filled) else 0
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
         self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(lines)):
-            line = lines[number]
             belongs = (
                 bool(self.rows)
                 and not titles[number]
-                and self._belongs(line, lines[number - 1], cells[number])
+                and self._belongs(lines[number], lines[number - 1], cells[number])
             )
             if not belongs:
                 if number >= self.last:

@@ -110,8 +110,10 @@ class RunningLines:
                 new = words not in self.heads
                 line = PdfPart(number + 1, "paragraph", edge.text, aside=True)
                 self.heads.setdefault(words, line)
-                gaps = [after.left - before.right for before, after in pairwise(edge.words)]
-                cells = 1 + sum(gap > edge.words[0].height for gap in gaps)
+                cells = 1 + sum(
+                    after.left - before.right > before.height
+                    for before, after in pairwise(edge.words)
+                )
                 if new and side == 0 and cells >= _CELLS:
                     continue  # the names of a table's columns, which stand above it once
                 left_out |= {id(word) for word in edge.words}

@@ -369,8 +369,8 @@ class _Reader:
         if len(same) == 1:
             for match in _LOST_LETTERS.finditer(word.text):
                 self._measure(word, match)
-        number = word.text.isdecimal() and first[1] == last[1]  # none of its digits is raised
-        if not number and _DIGITS.search(word.text):
+        level = word.text.isdecimal() and first[1] == last[1]
+        if _DIGITS.search(word.text) and not level:
             self._raise(word)
         yield word
 
@@ -479,16 +479,20 @@ class _Reader:
     def _is_scan(self, looks: list[_Look]) -> bool:
         """Return whether invisible text is what OCR read on a picture, or all that there is."""
         width, height = self.page.get_size()
-        pictures = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE])
-        boxes = [picture.get_bounds() for picture in pictures]
+        boxes = [
+            picture.get_bounds()
+            for picture in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE])
+        ]
         area = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes)
         return all(look.invisible for look in looks) or area >= _SCAN * width * height
 
     def _has_lost_lines(self) -> bool:
         """Return whether an upright text object has no characters in PDFium's text."""
-        texts = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
-        lost = [text for text in texts if addressof(text.raw.contents) not in self.looks]
-        boxes = [text.get_bounds() for text in lost]
+        boxes = [
+            text.get_bounds()
+            for text in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
+            if addressof(text.raw.contents) not in self.looks
+        ]
         return any(top - bottom > _UPRIGHT * (right - left) for left, bottom, right, top in boxes)
 
     def _restore_ligatures(self) -> None:
