@@ -100,8 +100,9 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
     for number, part in enumerate(parts):
         if part.kind != "paragraph" or not part.text:
             continue
-        at: int | None = number
-        while (at := _rest(parts, part, at)) is not None:
+        at = number
+        while (found := _rest(parts, part, at)) is not None:
+            at = found
             rest = parts[at]
             passed = any(between.text or between.rows for between in parts[number + 1 : at])
             if rest.page == part.page:
