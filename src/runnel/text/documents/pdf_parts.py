@@ -93,18 +93,18 @@ def _is_scattered(part: PdfPart) -> bool:
 # ---- sentences over columns, notes and pages -----------------------------------------------------
 
 
-def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
+def join_sentences(pieces: list[PdfPart]) -> list[PdfPart]:
     """Put the rest of a sentence that goes on in the next column or page, behind notes, captions
     and tables, directly after its begin.
     """
-    for number, part in enumerate(parts):
+    for number, part in enumerate(pieces):
         if part.kind != "paragraph" or not part.text:
             continue
         at = number
-        while (found := _rest(parts, part, at)) is not None:
+        while (found := _rest(pieces, part, at)) is not None:
             at = found
-            rest = parts[at]
-            passed = any(between.text or between.rows for between in parts[number + 1 : at])
+            rest = pieces[at]
+            passed = any(between.text or between.rows for between in pieces[number + 1 : at])
             if rest.page == part.page:
                 end = len(rest.text)
             elif passed:
@@ -118,7 +118,7 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
                 rest.text = rest.text[end:].lstrip()
             if rest.text:
                 break
-    return [part for part in parts if part.text or part.rows]
+    return [part for part in pieces if part.text or part.rows]
 
 
 def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
