@@ -158,3 +158,30 @@ def test_fields_of_a_turned_page_and_a_form_of_another_kind(tmp_path):
     document = check(read_pdf(path, Limits()))
     assert document.text == "Name of the tenant: Ann Lee"
     assert ["XFA" in warning for warning in document.warnings] == [True]
+
+
+def test_signs_beside_a_value_have_no_space_before_them(read):
+    page = [Placed(60, 700, "I,"), Placed(180, 700, ", paid ("), Placed(300, 700, ") today.")]
+    fields = [
+        field(1, "[72 696 178 712]", "/FT /Tx /V (Ann Lee)"),
+        field(2, "[222 696 298 712]", "/FT /Tx /V (by card)"),
+    ]
+    assert read(page, fields) == ["I, Ann Lee, paid (by card) today."]
+
+
+@pytest.mark.parametrize("needs", [True, False])
+def test_a_form_whose_fields_are_in_xfa_alone_is_reported_and_nothing_is_logged(
+    tmp_path, caplog, needs
+):
+    path = tmp_path / "form.pdf"
+    rendering = f"/NeedsRendering {str(needs).lower()}"
+    form = "<< /Length 6 >>\nstream\n<xdp/>\nendstream"
+    page = [Placed(60, 700, "Please wait. If this is not replaced, your viewer cannot show it.")]
+    path.write_bytes(
+        drawn_pdf(
+            [page], objects=[form], catalog=f"/AcroForm << /Fields [] /XFA 10 0 R >> {rendering}"
+        )
+    )
+    document = check(read_pdf(path, Limits()))
+    assert ["XFA" in warning for warning in document.warnings] == [True]
+    assert not caplog.records

@@ -833,3 +833,105 @@ def test_raised_numbers_are_notes_after_years_and_powers_after_ten(read):
     raised = [Placed(60, 700, "In 1931"), Placed(97.3, 704, "4", 7), Placed(104, 700, "it had 10")]
     raised += [Placed(146.4, 704, "-3", 7), Placed(158, 700, "liters.")]
     assert flat(read([raised])) == "In 1931[4] it had 10\u207b\u00b3 liters."
+
+
+TOWNS = [["Town", "Area", "People", "Schools"]]
+TOWNS += [["Bergen", "12", "340", "4"], ["Oslo", "15", "720", "9"], ["Moss", "11", "310", "3"]]
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["white", "drawn"])
+@pytest.mark.parametrize("angle", [90, 270])
+def test_turned_names_of_columns_are_heads(read, angle, drawn):
+    top = 640 if angle == 90 else 690
+    names = [
+        Placed(165 + 100 * at if angle == 90 else 156 + 100 * at, top, name, angle=angle)
+        for at, name in enumerate(TOWNS[0][1:])
+    ]
+    lines = [f"55 {y} m 455 {y} l S" for y in (700, 632, 616, 600, 584)]
+    lines += [f"{x} 584 m {x} 700 l S" for x in (55, 155, 255, 355, 455)]
+    page = [Placed(60, 640, "Town"), *names, *table(60, 620, TOWNS[1:]), *(lines if drawn else [])]
+    document = read([page])
+    assert [text for _, text in shown(document)] == [" | ".join(row) for row in TOWNS]
+    assert document.blocks[-1].lead == ("", *TOWNS[0])
+
+
+def test_turned_names_of_two_lines_are_heads_and_the_label_of_an_axis_is_none(read):
+    names = [Placed(60, 640, "Town")]
+    for at, name in enumerate(TOWNS[0][1:]):
+        names += [
+            Placed(160 + 100 * at, 640, name, angle=90),
+            Placed(174 + 100 * at, 640, "in 2020", angle=90),
+        ]
+    document = read([names + table(60, 620, TOWNS[1:])])
+    assert document.blocks[-1].lead[2:] == ("Area in 2020", "People in 2020", "Schools in 2020")
+    axis = [Placed(50, 640, "Loudness", angle=90), *column(80, EAST, 600)]
+    assert [text for _, text in shown(read([axis]))][-1] == "Loudness"
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [
+            ["Seller", "Ann Lee", "12 Mill Street", "Bergen 5003", "Norway"],
+            ["Buyer", "Bo Holm", "7 Lake Road", "Oslo 0150", "Norway"],
+        ],
+        [
+            ["Mr. John Smith", "12 Mill Street", "Springfield, IL 62701", ""],
+            ["Acme Tools Ltd.", "Attn: Purchasing", "7 Lake Road", "Portland, OR 97201"],
+        ],
+        [
+            ["Invoice to", "Ann Lee", "4 High Street", "London SW1A 1AA"],
+            ["Deliver to", "Bo Holm", "Lake Road 7", "0150 Oslo"],
+            ["Notify", "Cy Moe", "Dock Street 9", "4001 Stavanger"],
+        ],
+    ],
+    ids=["two", "uneven", "three"],
+)
+def test_addresses_beside_each_other_are_read_one_after_the_other(read, blocks):
+    rows = [list(row) for row in zip(*blocks, strict=True)]
+    page = table(60, 700, rows, (160, 160, 160)) + column(60, [*EAST, "Nothing else."], 580)
+    expected = [" ".join(filter(None, block)) for block in blocks]
+    found = [" ".join(text.split()) for _, text in shown(read([page]))]
+    assert found == [*expected, " ".join(EAST) + " Nothing else."]
+
+
+def test_names_and_values_beside_each_other_stay_a_table(read):
+    rows = [["Name", "Ann Lee"], ["Street", "Mill Street 12"], ["Town", "5003 Bergen"]]
+    assert [text for _, text in shown(read([table(60, 700, rows, (200, 200))]))] == [
+        " | ".join(row) for row in rows
+    ]
+
+
+def test_a_justified_column_with_wide_spaces_is_no_table(read):
+    lines = ["The permit for", "quarries expires", "in June and is to", "be renewed by all"]
+    lines += ["operators before", "the blasting goes", "on at the hill."]
+    # The operator Tw widens each space of a line by the same points, as programs justify.
+    wider = [17, 20, 8, 7, 14, 9, 0]
+
+    def justified(x):
+        return [
+            Placed(x, 700 - 12 * at, line, 9, before=f"{space} Tw")
+            for at, (line, space) in enumerate(zip(lines, wider, strict=True))
+        ]
+
+    assert flat(read([justified(60)])) == " ".join(lines)
+    assert flat(read([justified(60) + justified(170)])) == " ".join(lines + lines)
+
+
+def test_names_over_several_columns_are_not_over_the_labels_of_rows(read):
+    rows = [["Town", "Men", "Women", "Men", "Women"]]
+    rows += [["Bergen", "11", "12", "13", "14"], ["Oslo", "21", "22", "23", "24"]]
+    names = [Placed(200, 716, "Year 2019"), Placed(400, 716, "Year 2020")]
+    lead = read([names + table(60, 700, rows, (100,) * 5)]).blocks[-1].lead
+    assert lead[1:3] == ("Town", "Year 2019 Men") and lead[5] == "Year 2020 Women"
+
+
+def test_a_raised_mark_that_is_drawn_by_itself_belongs_to_its_word(read):
+    page = [Placed(60, 700, "Aspirin"), Placed(94.2, 704, "a", 7), Placed(160, 700, "310")]
+    page += [Placed(60, 684, "Codeine"), Placed(160, 684, "15"), Placed(172.3, 688, "2", 7)]
+    page += [Placed(60, 668, "Quinine"), Placed(160, 668, "270")]
+    assert [text for _, text in shown(read([page]))] == [
+        "Aspirin[a] | 310",
+        "Codeine | 15[2]",
+        "Quinine | 270",
+    ]

@@ -13,12 +13,11 @@ A page has an index, from 0, in PDFium and in the dicts `outline`, `words`, `lin
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import add_fields
-from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out
+from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out, level_names
 from runnel.text.documents.pdf_parts import (
     join_sentences,
     join_words,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
 _DAMAGED = "damaged, and could not be read"
-_XFA = "a form of Adobe's XFA, whose fields are not read: print it to a PDF and read that"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05  # of a document's characters; if more have no meaning, a warning says so
 _TABLE = re.compile(r"(?=Tab|TAB|Cuadro)" + CAPTION.pattern)
@@ -96,7 +94,7 @@ def read_pdf(
 
     `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
-    from pypdfium2.raw import FORMTYPE_XFA_FULL
+    from pypdfium2 import PdfFormEnv, raw
 
     with open_pdf(path) as document:
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
@@ -104,12 +102,13 @@ def read_pdf(
                 f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or"
                 " hostile"
             )
-        if document.get_formtype():
-            logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # a warning below says so of XFA
-            document.init_forms()
         problems = _Problems()
-        if document.get_formtype() == FORMTYPE_XFA_FULL:
-            problems.faults[_XFA] = list(range(1, len(document) + 1))
+        if document.get_formtype():
+            # `init_forms` would also log that XFA is not read, which a warning says
+            config = raw.FPDF_FORMFILLINFO(version=2)
+            form = raw.FPDFDOC_InitFormFillEnvironment(document, config)
+            document.formenv = PdfFormEnv(form, config)
+        problems = _Problems()
         outline = _outline(document)
         return _build(
             _read_parts(document, problems, outline, limits, recognized or {}),
@@ -137,32 +136,29 @@ def _read_parts(
         {index: [entry.title for entry in entries] for index, entries in outline.items()}
     )
     laid_out: list[PdfPart] = []
-    words: dict[int, list[Word]] = {}
-    lines: dict[int, list[Box]] = {}  # drawn lines, such as those of tables
-    fields: dict[int, list[PdfPart]] = {}
+    pages: dict[int, tuple[list[Word], list[Box], list[PdfPart]]] = {}
     edges: dict[int, Edges] = {}  # the first and last lines of text
     length = 0
     for ahead in range(len(document) + NEAR):
         if ahead < len(document):
-            words[ahead], lines[ahead], fields[ahead] = _read_page(
-                document, ahead, problems, recognized
-            )
-            edges[ahead] = edges_of(words[ahead])
-            length += sum(len(word.text) + 1 for word in words[ahead])
-            length += sum(len(part.text) for part in fields[ahead])
+            pages[ahead] = words, _, fields = _read_page(document, ahead, problems, recognized)
+            edges[ahead] = edges_of(words)
+            length += sum(len(word.text) + 1 for word in words)
+            length += sum(len(part.text) for part in fields)
             limits.check(length, "unpacked_bytes", "the text of the PDF")
         index = ahead - NEAR  # of the page to lay out
         if index < 0:
             continue
+        words, lines, fields = pages.pop(index)
         left_out, (top, bottom) = running.find(index, edges)
-        body = [word for word in words.pop(index) if id(word) not in left_out]
-        body, tables = take_tables(body, lines.pop(index), index + 1)
+        body = [word for word in words if id(word) not in left_out]
+        body, tables = take_tables(level_names(body), lines, index + 1)
         page_parts = lay_out(body, index + 1)
         put_tables(page_parts, tables)
         mark_asides(page_parts)
         for part in page_parts:
             part.words = []  # those of all pages would fill the memory
-        others = _fill(page_parts, fields.pop(index))
+        others = _fill(page_parts, fields)
         laid_out += [*top, *page_parts, *bottom, *others]
         edges.pop(index - NEAR, None)
     running.drop_known(laid_out)
@@ -179,9 +175,6 @@ def _read_page(
 
     from runnel.text.documents.pdf_grid import drawn_lines  # imports numpy
 
-    words: list[Word] = []
-    lines: list[Box] = []
-    fields: list[PdfPart] = []
     try:
         with closing(document[index]) as page:
             seen = words_of(page)
@@ -197,9 +190,10 @@ def _read_page(
                 problems.empty.append(index + 1)
                 if any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])):
                     problems.scanned.append(index + 1)
+            return words, lines, fields
     except PdfiumError:
         problems.faults.setdefault(_DAMAGED, []).append(index + 1)
-    return words, lines, fields
+        return [], [], []
 
 
 def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:
@@ -243,7 +237,13 @@ def _build(
     if len(problems.empty) + damaged == count:
         raise _without_text(count, damaged, problems.scanned)
     canonical = Canonical()
-    canonical.warnings += _warnings(problems, count, advice)
+    if problems.empty:
+        scanned = len(problems.scanned)
+        pictures = f", {scanned:,} of them pictures: {advice}" if scanned else ""
+        share = f"{len(problems.empty):,} of {count:,} pages"
+        canonical.warnings.append(f"{_page_list(problems.empty)} without text ({share}{pictures})")
+    faults = problems.faults.items()
+    canonical.warnings += [f"{_page_list(numbers)}: {fault}" for fault, numbers in faults]
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)
@@ -268,20 +268,14 @@ class _Writer:
     def __init__(self, canonical: Canonical, outline: Mapping[int, Sequence[_Entry]]) -> None:
         self.canonical = canonical
         self.outline = outline
-        self.page = 0  # the number of the page being written; 0: none yet
         self.waiting: list[_Entry] = []  # the page's entries whose titles were not found yet
         self.before: PdfPart | None = None  # the part before
-        # The open table, which the next page may continue: its rows, the page of each, its caption,
-        # and how many of the rows are names of columns.
-        self.rows: list[list[str]] = []
-        self.pages: list[int] = []
+        self.table: list[PdfPart] = []  # the open table, a part for each page
         self.caption = ""
-        self.named = 0
-        self.heads: list[list[str]] = []  # its first rows, which the next page may repeat
 
     def add(self, part: PdfPart, after: PdfPart) -> None:
         """Add a part. `after`: the next one, which tells whose caption this part is."""
-        if part.page != self.page:
+        if part.page != self.canonical.page:
             self._turn_page(part.page)
         if part.rows:
             self._add_rows(part)
@@ -289,69 +283,57 @@ class _Writer:
             if _TABLE.match(part.text) and not (after.rows or CAPTION.match(self.caption)):
                 self.caption = part.caption()  # below its table
             self.close_table()
-            kind, self.waiting = _open_headings(self.canonical, self.waiting, part.text)
+            titled = self._open_headings(part.text)
             if part.level:
                 self.canonical.open_heading(part.level, part.text)
-            kind = part.kind if part.kind != "paragraph" else kind
+            kind = "heading" if titled and part.kind == "paragraph" else part.kind
             self.canonical.add(part.text, kind, join=part.join)
         self.before = part
 
     def _turn_page(self, page: int) -> None:
         """Open the headings of the pages without parts, and go to a page, numbered from 1."""
         # The number of the page before is the index of the page after it.
-        for index in range(self.page, page):
+        for index in range(self.canonical.page or 0, page):
             if self.waiting or index in self.outline:
                 self.close_table()
             for entry in self.waiting:  # not found on its page: it applies from the next page on
                 self.canonical.open_heading(entry.level, entry.title)
             self.waiting = list(self.outline.get(index, ()))
-        self.page = page
         self.canonical.page = page
+
+    def _open_headings(self, paragraph: str) -> bool:
+        """Open headings for the waiting entries, up to the last one whose title is in a paragraph;
+        return whether the paragraph has little more than that title.
+        """
+        flat = " ".join(paragraph.split()).lower()
+        found = [at for at, entry in enumerate(self.waiting, 1) if entry.title.lower() in flat]
+        count = max(found, default=0)
+        for entry in self.waiting[:count]:
+            self.canonical.open_heading(entry.level, entry.title)
+        alone = count > 0 and len(flat) - len(self.waiting[count - 1].title) <= _NUMBERING
+        self.waiting = self.waiting[count:]
+        return alone
 
     def _add_rows(self, part: PdfPart) -> None:
         """Add a table, or the rest of one that goes on from the page before."""
-        before = self.before
-        if not self.rows or before is None or not part.continues(before):
+        if not self.table or not part.continues(self.table[-1]):
             self.close_table()
-            self.caption = before.caption() if before and before.page == part.page else ""
-            self.named = part.heads
-            self.heads = part.rows[: max(1, part.heads)]
-        elif part.rows[: len(self.heads)] == self.heads:
-            part.rows = part.rows[len(self.heads) :]  # repeated on each page
-        self.rows += [[" ".join(cell.split()) for cell in row] for row in part.rows]
-        self.pages += [part.page] * len(part.rows)
+            above = self.before
+            self.caption = above.caption() if above and above.page == part.page else ""
+        else:
+            heads = self.table[0].rows[: max(1, self.table[0].heads)]
+            if part.rows[: len(heads)] == heads:  # repeated on each page
+                part = replace(part, rows=part.rows[len(heads) :])
+        self.table.append(part)
 
     def close_table(self) -> None:
-        add_rows(self.canonical, self.rows, self.pages, heads=self.named, caption=self.caption)
-        self.rows = []
-        self.pages = []
-
-
-def _warnings(problems: _Problems, count: int, advice: str) -> Iterator[str]:
-    if problems.empty:
-        scanned = len(problems.scanned)
-        pictures = f", {scanned:,} of them pictures: {advice}" if scanned else ""
-        share = f"{len(problems.empty):,} of {count:,} pages"
-        yield f"{_page_list(problems.empty)} without text ({share}{pictures})"
-    for fault, numbers in problems.faults.items():
-        yield f"{_page_list(numbers)}: {fault}"
-
-
-def _open_headings(
-    canonical: Canonical, waiting: list[_Entry], paragraph: str
-) -> tuple[str, list[_Entry]]:
-    """Open headings for the waiting entries, up to the last one whose title is in this paragraph.
-    Return the paragraph's kind, "heading" if it has little more than that title, and the entries
-    that are still waiting.
-    """
-    flat = " ".join(paragraph.split()).lower()
-    count = max(
-        (i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0
-    )
-    for entry in waiting[:count]:
-        canonical.open_heading(entry.level, entry.title)
-    alone = count and len(flat) - len(waiting[count - 1].title) <= _NUMBERING
-    return "heading" if alone else "paragraph", waiting[count:]
+        rows = [
+            [" ".join(cell.split()) for cell in row] for part in self.table for row in part.rows
+        ]
+        pages = [part.page for part in self.table for _ in part.rows]
+        heads = self.table[0].heads if self.table else 0
+        add_rows(self.canonical, rows, pages, heads=heads, caption=self.caption)
+        self.table = []
 
 
 def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:

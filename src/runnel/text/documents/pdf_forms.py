@@ -22,6 +22,7 @@ _SAME_LINE = 0.7
 _LINE = re.compile(r"[_. \u2026]{3,}")  # a line to write on
 _UNSEEN = 1 | 2 | 32  # flags of annotations: invisible, hidden, not on the screen
 _PASSWORD = 1 << 13  # a flag of fields
+_XFA = "a form of Adobe's XFA, whose fields are not read: print it to a PDF and read that"
 CHECKED = "\u2612"
 UNCHECKED = "\u2610"
 
@@ -48,9 +49,7 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
     on, of underscores or dots, are removed below values.
     """
     angle = Counter(word.angle for word in seen.words).most_common(1)[0][0] if seen.words else 0
-    fields, hidden = _fields(document, page, angle)
-    if hidden:
-        seen.faults.add(HIDDEN)
+    fields = _fields(document, page, angle, seen.faults)
     lines: list[str] = []
     placed: list[Word] = []
     for field in sorted(fields, key=lambda field: (-field.box[3], field.box[0])):
@@ -74,16 +73,19 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
     return lines
 
 
-def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Field], bool]:
-    """Return the fields of a page that are seen and have a value, and whether there are others that
-    are not seen. `angle`: quarter turns after which the page's text is upright.
+def _fields(document: PdfDocument, page: PdfPage, angle: int, faults: set[str]) -> list[_Field]:
+    """Return the fields of a page that are seen and have a value; add what must be said of others
+    to the faults. `angle`: quarter turns after which the page's text is upright.
     """
     from pypdfium2 import raw
 
     form = document.formenv
     fields: list[_Field] = []
-    hidden = False
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+    kind = document.get_formtype()
+    count = raw.FPDFPage_GetAnnotCount(page)
+    if kind == raw.FORMTYPE_XFA_FULL or (kind == raw.FORMTYPE_XFA_FOREGROUND and not count):
+        faults.add(_XFA)
+    for number in range(count):
         annotation = raw.FPDFPage_GetAnnot(page, number)
         if not annotation:
             continue
@@ -97,7 +99,8 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Fie
                 else _value(form, annotation)
             )
             unseen = raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN
-            hidden |= bool(unseen and value and value != UNCHECKED)
+            if unseen and value and value != UNCHECKED:
+                faults.add(HIDDEN)
             if value and not unseen:
                 rectangle = raw.FS_RECTF()
                 raw.FPDFAnnot_GetRect(annotation, rectangle)
@@ -116,7 +119,7 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int) -> tuple[list[_Fie
                 )
         finally:
             raw.FPDFPage_CloseAnnot(annotation)
-    return fields, hidden
+    return fields
 
 
 def _value(form: Any, annotation: Any) -> str:

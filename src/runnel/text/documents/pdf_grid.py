@@ -131,15 +131,12 @@ def _joined(lines: Iterable[Box]) -> list[Box]:
     joined: list[Box] = []
     for (level, _), pieces in by_place.items():
         begin = 0 if level else 1
-        pieces.sort(key=itemgetter(begin))
-        whole = pieces[0]
-        for piece in pieces[1:]:
-            if piece[begin] <= whole[begin + 2] + _THIN:
-                whole = around(whole, piece)
-            else:
-                joined.append(whole)
-                whole = piece
-        joined.append(whole)
+        whole: list[Box] = []
+        for piece in sorted(pieces, key=itemgetter(begin)):
+            if whole and piece[begin] <= whole[-1][begin + 2] + _THIN:
+                piece = around(whole.pop(), piece)
+            whole.append(piece)
+        joined += whole
     return joined
 
 
@@ -249,7 +246,10 @@ def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
                 return None  # cells that overlap are none
             row[begin:end] = [lines] * (end - begin)
     usual = median(len(cell) for row in texts for cell in row if cell)
-    if usual > _MOST_LINES or sum(map(_is_several, texts)) > _SEVERAL * len(texts):
+    # Rows without lines between them: the lines of all cells are beside each other.
+    counts = [[len(cell) for cell in row if cell] for row in texts]
+    several = sum(len(set(row)) == 1 < len(row) and row[0] >= _SAME_LINES for row in counts)
+    if usual > _MOST_LINES or several > _SEVERAL * len(texts):
         return None
     texts = [row for cells in texts for row in _rows_of_cells(cells)]
     edges = [(place - _THIN, place + _THIN) for place in columns[1:]]
@@ -297,9 +297,10 @@ def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:
     """
     left, bottom, _, top = _extent(table)
     labels = [word for word in others if bottom < word.center < top and word.right < left]
-    rows = rows_of([*labels, *table.words])
+    first = max((word.top for word in labels), default=bottom)  # below the names of columns
+    rows = rows_of([*labels, *(word for word in table.words if word.center < first)])
     labeled = sum(row[0].right < left <= row[-1].left for row in rows)
-    return labeled >= _MOST_ROWS * len(rows)
+    return 0 < labeled >= _MOST_ROWS * len(rows)
 
 
 def put_tables(parts: list[PdfPart], tables: Iterable[PdfPart]) -> None:
@@ -324,12 +325,3 @@ def _extent(part: PdfPart) -> Box:
         max(word.right for word in part.words),
         max(word.top for word in part.words),
     )
-
-
-def _is_several(cells: Sequence[Sequence[Line]]) -> bool:
-    """Return whether the lines of all cells of a row are beside each other: rows without lines
-    between them.
-    """
-    filled = [cell for cell in cells if cell]
-    counts = {len(cell) for cell in filled}
-    return len(filled) > 1 and len(counts) == 1 and counts.pop() >= _SAME_LINES

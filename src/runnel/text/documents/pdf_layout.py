@@ -4,6 +4,7 @@ read.
 A PDF has only places of words. Rows of words that leave the same gaps free are columns of prose, if
 their lines go on in the line below; otherwise they are a table.
 
+    level_names   turns names of columns that are written upward or downward
     lay_out       the words of a page -> its parts
     rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
     _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
@@ -25,7 +26,8 @@ from statistics import median
 from typing import NamedTuple
 
 from runnel.text.documents.document import BREAK
-from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader
+from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader, one_word, turned
+from runnel.text.documents.raised import raised
 from runnel.text.documents.table import count_names
 
 Gap = tuple[float, float]  # left, right
@@ -37,23 +39,20 @@ _SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
 _SEPARATING = ((2, 0.9), (6, 0.5), (12, 0.2))
 _NAMES = 6  # rows of names of columns, at most, and one
 _FEW = 4  # rows, if cells begin in the same place in most of them
-_MOST = 0.8
+_MOST = 0.8  # of lines, words, cells, or a width: the least share that is most of them
 _WIDE = 0.4
 _NARROW = 0.15
-_EDGE = 0.1  # the largest distance of the begins of two cells of a column
+_EDGE = 0.1  # the largest distance of two places that are one
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
-_CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
 _TITLE = 0.7  # the largest width of a title across columns, in widths of all
-_EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
+_CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
+_EQUAL = 0.03  # the largest difference of equal widths of letters or spaces
 NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
-_NUMBERS = 0.5  # the least share of numbers after the first column of a table in such a font
-_CODE = 0.6  # the share of the words of a program that are in its font, at least
 _COLUMNS = 3  # the fewest columns that two rows share if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # the least distance of lines of two paragraphs, in units of the usual distance
 _DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
 _OWN = 5  # lines from which a column has its own usual distance
-_TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of the width of a column: a line that ends beyond it is full
 _DOTS = ". . . . ."
@@ -62,8 +61,6 @@ _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
 _PROSE = 0.4  # the least share of lines of a column of prose that go on in the line below
 _LONG = 4  # the least words of a line of prose beside several columns
-_ALIGNED = 0.5  # the least share of a table's lines that are in the row of another column
-_BEGIN = 0.7  # the least share of a table's cells that begin with another cell of the row
 _LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
 SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 CAPTION = re.compile(
@@ -74,11 +71,17 @@ _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
 # "one- and two-sided": the hyphen stands for the rest of the second word
 _AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
+_TOWN = re.compile(
+    r"(?<![\d.,-])\d{4,5}(?![\d.,])|\b[A-Z]{1,2}\d[\dA-Z]? \d[A-Z]{2}\b"
+)  # a postal code
+_MOST_NUMBERED = 5  # lines with numbers of an address
 _ITEM = re.compile(
     r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
 )
+_JUSTIFIED = 0.3  # the least share of rows with stretched spaces
 _TITLE_CHARS = 120
-_JOINS = ",.;:)]"  # signs before which PDFium splits some lines
+_JOINS = ",.;:)]*\u2020\u2021"  # signs before which PDFium splits some lines
+_OPENS = "(["  # signs before a value of a form without a space
 _LEFTWARD = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")  # Hebrew, Arabic
 _WIDE_SCRIPT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
@@ -161,12 +164,62 @@ def lay_out(words: Sequence[Word], page: int = 1) -> list[PdfPart]:
     for angle, _ in Counter(word.angle for word in words).most_common():
         upright = [word for word in words if word.angle == angle]
         leaves = list(_Region(upright, code).leaves(depth=0))
-        columns = [leaf for leaf in leaves if isinstance(leaf, _Column)]
-        steps = [step for column in columns for step in _steps(column.lines)]
+        steps = [s for leaf in leaves if isinstance(leaf, _Column) for s in _steps(leaf.lines)]
         for leaf in leaves:
             found = _paragraphs(leaf, steps) if isinstance(leaf, _Column) else [leaf.part()]
             parts += [replace(part, page=page) for part in found]
     return parts
+
+
+def level_names(words: Sequence[Word]) -> list[Word]:
+    """Return the words of a page with turned names of columns as level words, beside the other
+    names: lines at another angle that stand on several cells of a row.
+    """
+    counts = Counter(word.angle for word in words)
+    usual = max(counts, key=counts.__getitem__, default=0)
+    level = [word for word in words if word.angle == usual]
+    others: list[Word] = []
+    # the lines on each cell, by the height and the place of the cell
+    columns: dict[int, dict[float, list[Word]]] = defaultdict(lambda: defaultdict(list))
+    for angle in counts.keys() - {usual}:
+        for row in rows_of([word for word in words if word.angle == angle]):
+            foot = _foot(one_word(row, "", usual), level)
+            lines = columns[round(foot.bottom)][foot.left] if foot else others
+            lines += row
+    for place, by_column in columns.items():
+        names = [one_word(line, line_of(line).text, usual) for line in by_column.values()]
+        low = min(name.bottom for name in names)
+        if len(names) < _FEW_WORDS or low - place > (1 + _APART) * names[0].height:
+            others += chain.from_iterable(by_column.values())
+            continue
+        high = max(turned(name.box, usual)[3] for name in names)
+        beside = [
+            word.bottom
+            for word in level
+            if max(place + 1, low - _TIGHT * word.height) < word.bottom < high
+        ]
+        bottom = min(beside, default=low)
+        level += [replace(name, bottom=bottom, top=bottom + name.height) for name in names]
+    return level + others
+
+
+def _foot(name: Word, words: Sequence[Word]) -> Word | None:
+    """Return the word directly below a name, if it begins a cell."""
+    reach = name.height / 2
+    below = [
+        word
+        for word in words
+        if word.center < name.bottom
+        and word.left - reach < name.right
+        and word.right + reach > name.left
+    ]
+    foot = max(below, key=attrgetter("center"), default=None)
+    if foot is None or any(
+        0 < foot.left - word.right < _WIDE * foot.height and abs(word.center - foot.center) < reach
+        for word in words
+    ):
+        return None
+    return foot
 
 
 def rows_of(words: Sequence[Word]) -> list[list[Word]]:
@@ -193,20 +246,25 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
 def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
-    read = _as_read(row)
-    parts = [read[0].text]
-    for before, after in pairwise(read):
-        torn = (
-            after.line_start
-            and after.text[0] in _JOINS
-            and after.left - before.right < _TORN * core.height
-        )
-        parts[-1] = parts[-1].replace(HYPHEN, "-")
-        parts += ["" if torn else " ", after.text]
+    runs = [
+        list(run)[::-1] if leftward else list(run)
+        for leftward, run in groupby(row, lambda word: _is_leftward([word]))
+    ]
+    read = list(chain.from_iterable(runs[::-1] if _is_leftward(row) else runs))
+    text = read[0].text
+    for before, word in pairwise(read):
+        touches = word.left - before.right < _EDGE * core.height
+        bracket = before.text[-1] in _OPENS
+        mark = touches and word.is_above(before) and not bracket
+        written = raised(text, word.text) if mark else word.text
+        value = not (before.length and word.length)  # of a form, beside a sign
+        sign = word.text[0] in _JOINS and (value or word.line_start)
+        whole = ((bracket or sign) and (touches or value)) or written != word.text
+        text = text.replace(HYPHEN, "-") + ("" if whole else " ") + written
     one_font = all(word.font == row[0].font for word in row)
     return Line(
         row,
-        "".join(parts),
+        text,
         row[0].left,
         max(word.right for word in row),
         core.bottom,
@@ -218,15 +276,6 @@ def line_of(row: list[Word]) -> Line:
 def _is_leftward(words: Sequence[Word]) -> bool:
     """Return whether most words are in a script that is read from right to left."""
     return 2 * sum(_LEFTWARD.search(word.text) is not None for word in words) > len(words)
-
-
-def _as_read(row: list[Word]) -> list[Word]:
-    """Return the words of a row in the order in which they are read."""
-    runs = [
-        list(run)[::-1] if leftward else list(run)
-        for leftward, run in groupby(row, lambda word: _is_leftward([word]))
-    ]
-    return list(chain.from_iterable(runs[::-1] if _is_leftward(row) else runs))
 
 
 # ---- columns and tables --------------------------------------------------------------------------
@@ -242,8 +291,11 @@ class _Row:
         height: of most words of the page or column, or of its own words if these are larger.
     """
 
-    def __init__(self, words: list[Word], height: float) -> None:
+    def __init__(self, words: list[Word], height: float, *, justified: bool) -> None:
         self.words = words
+        # the words before and behind wide spaces between words
+        places = _stretched(words) if justified else []
+        stretched = {at for place in places for at in (place, place + 1)}
         height = max(height, median(word.height for word in words))
         self.height = height
         self.left = words[0].left
@@ -252,8 +304,12 @@ class _Row:
         self.free: list[Gap] = []
         self.is_entry = len(words) > 1 and is_leader(words[-2])  # the number belongs to the dots
         end = -inf
-        for word in words:
-            if word.left - end >= _NARROW * height and not (self.is_entry and word is words[-1]):
+        for at, word in enumerate(words):
+            if (
+                word.left - end >= _NARROW * height
+                and not (self.is_entry and word is words[-1])
+                and at not in stretched
+            ):
                 self.free.append((end, word.left))
             if word.right > end:
                 end = word.right
@@ -267,8 +323,7 @@ class _Row:
         """
         shared = []
         for a, b in common:
-            for at in range(bisect(self.ends, a), len(self.free)):
-                c, d = self.free[at]
+            for c, d in self.free[bisect(self.ends, a) :]:
                 if c >= b:
                     break
                 own = d - c >= _WIDE * self.height or abs(d - b) < _EDGE * self.height
@@ -279,34 +334,22 @@ class _Row:
     def is_across(self, gaps: list[Gap]) -> bool:
         return len(self.shared(gaps)) < len(gaps)
 
-    def is_caption(self, gaps: list[Gap]) -> bool:
-        return (
-            self.is_phrase
-            and self.is_across(gaps)
-            and CAPTION.match(line_of(self.words).text) is not None
-        )
+    def split(self, gaps: Sequence[Gap]) -> list[list[Word]]:
+        """Return the words between gaps."""
+        columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+        middles = [(a + b) / 2 for a, b in gaps]
+        for word in self.words:
+            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
+        return columns
 
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
         phrase = self.is_phrase and self.is_across(gaps)
         across = [phrase or not self.shared([gap]) for gap in gaps]
-        columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
-        middles = _middles(gaps)
-        for word in self.words:
-            at = bisect(middles, (word.left + word.right) / 2)
-            while at and across[at - 1]:
-                at -= 1
-            if not is_leader(word):
-                columns[at].append(word)
+        own = self.split([gap for gap, over in zip(gaps, across, strict=True) if not over])
+        columns = [[] if over else own.pop(0) for over in [False, *across]]
+        columns = [[word for word in words if not is_leader(word)] for words in columns]
         return [[line_of(words)] if words else [] for words in columns]
-
-    def filled(self, middles: list[float]) -> int:
-        """Return how many of the columns between places have words."""
-        return len({bisect(middles, (word.left + word.right) / 2) for word in self.words})
-
-    def between(self, begin: float, end: float) -> list[str]:
-        """Return the texts between two places."""
-        return [word.text for word in self.words if begin <= word.left and word.right <= end + 1]
 
     def is_beside(self, above: _Row) -> bool:
         """Return whether the row is beside the row above in part."""
@@ -322,6 +365,20 @@ class _Row:
             return True
         begins = {round(word.left) for word in above.words}
         return len(begins & {round(word.left) for word in self.words}) >= _COLUMNS
+
+
+def _stretched(words: list[Word]) -> list[int]:
+    """Return the numbers of the words of a row that are between two equal wide spaces, as in lines
+    that are stretched to the end of a column.
+    """
+    gaps = [after.left - before.right for before, after in pairwise(words)]
+    return [
+        at
+        for at, (gap, after) in enumerate(pairwise(gaps), start=1)
+        if abs(gap - after) < _EQUAL * words[at].height
+        and gap > _WIDE * words[at].height
+        and any(map(str.isalpha, words[at].text))
+    ]
 
 
 class _Run(NamedTuple):
@@ -346,12 +403,16 @@ class _Region:
         self.height = median(word.height for word in words)
         rows = rows_of(words)
         _lead_to_pages(rows, self.height)
-        self.rows = [_Row(row, self.height) for row in rows]
+        # where the second word begins: in a table, at one place
+        begins = {round(r[1].left) for r in rows if r[0].font not in code and _stretched(r)}
+        justified = len(begins) >= max(_COLUMNS, _JUSTIFIED * len(rows))
+        self.rows = [_Row(row, self.height, justified=justified) for row in rows]
         self.runs: dict[int, _Run] = {}  # by their first row
         # rows that may have text on both sides of a gap
-        self.parted = [not row.is_phrase for row in self.rows]
-        for number, (above, row) in enumerate(pairwise(self.rows), start=1):
-            self.parted[number] |= row.is_beside(above)
+        self.parted = [not self.rows[0].is_phrase]
+        self.parted += [
+            not row.is_phrase or row.is_beside(above) for above, row in pairwise(self.rows)
+        ]
 
     def leaves(self, *, depth: int) -> Iterator[_Column | _Table]:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
@@ -363,8 +424,9 @@ class _Region:
             part = self.rows[first : run.end]
             gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
             between = _between(part, gaps) if gaps else []
-            entries = 2 * sum(row.is_entry for row in part) >= len(part)
-            if between != gaps and (entries or self._is_code(part, gaps)):
+            if between != gaps and (
+                2 * sum(row.is_entry for row in part) >= len(part) or self._is_code(part, gaps)
+            ):
                 gaps = []
             if gaps and between:
                 plain += self.rows[start:first]
@@ -376,7 +438,14 @@ class _Region:
                 continue
             between = between or _Table(part, gaps).between()
             if not between:
-                captions = [at for at, row in enumerate(part) if at > 1 and row.is_caption(gaps)]
+                captions = [
+                    at
+                    for at, row in enumerate(part)
+                    if at > 1
+                    and row.is_phrase
+                    and row.is_across(gaps)
+                    and CAPTION.match(line_of(row.words).text)
+                ]
                 if len(captions) == 1:  # another table may begin there
                     start -= len(part) - captions[0]
                     part = part[: captions[0]]
@@ -443,13 +512,10 @@ class _Region:
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
                     best = _Run(sum(counts), end, separating)
-        if best.gaps:
-            middles = _middles(best.gaps)
-            best = best._replace(
-                score=sum(row.filled(middles) - 1 for row in rows[start : best.end])
-            )
-        self.runs[start] = best
-        return best
+        columns = [row.split(best.gaps) for row in rows[start : best.end]]
+        score = sum(sum(map(bool, words)) - 1 for words in columns)
+        self.runs[start] = best._replace(score=score)
+        return self.runs[start]
 
     def _is_title(self, number: int, common: list[Gap]) -> bool:
         """Return whether a row is a short title across columns that go on below it."""
@@ -467,7 +533,7 @@ class _Region:
         behind = [word for word in words if word.left >= gaps[0][1]]
         numbers = sum(NUMERIC.fullmatch(word.text) is not None for word in behind)
         in_font = sum(word.font in self.code for word in words)
-        return in_font > _CODE * len(words) and numbers < _NUMBERS * len(behind)
+        return in_font > _MOST * len(words) and 2 * numbers < len(behind)
 
 
 def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
@@ -478,8 +544,8 @@ def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
     ends = {round(row[-1].right) for row in numbered if is_leader(row[-2])}
     for row in numbered:
         title, number = row[-2:]
-        wide = number.left - title.right > height
-        if wide and not is_leader(title) and round(number.right) in ends:
+        bare = number.left - title.right > height and not is_leader(title)
+        if bare and round(number.right) in ends:
             row.insert(-1, replace(number, text=_DOTS, left=title.right, right=number.left))
 
 
@@ -501,13 +567,9 @@ def _are_equal(widths: list[float]) -> bool:
 
 
 def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
-    """Return the words between gaps."""
-    columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
-    middles = _middles(gaps)
-    for row in rows:
-        for word in row.words:
-            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
-    return columns
+    """Return the words of rows between gaps."""
+    split = [row.split(gaps) for row in rows]
+    return [list(chain.from_iterable(cells)) for cells in zip(*split, strict=True)]
 
 
 def _column(rows: list[_Row], flows: bool) -> _Column:
@@ -535,22 +597,19 @@ def _both_sides(gap: Gap, rows: list[_Row]) -> int:
     return beside if beside > 1 else 0
 
 
-def _middles(gaps: list[Gap]) -> list[float]:
-    return [(a + b) / 2 for a, b in gaps]
-
-
 def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     """Leave out gaps behind bullets and numbers that begin a paragraph."""
     kept = []
-    before = -inf
+    begin = 0  # the first column behind the last gap that is kept
     rows = [row for row in rows if not row.is_across(gaps)]
-    for gap, after in pairwise([*gaps, (inf, inf)]):
-        labels = [row.between(before, gap[0]) for row in rows]
-        beside = [row.between(gap[1], after[0]) for row in rows]
+    cells = [row.split(gaps) for row in rows]
+    for at, gap in enumerate(gaps):
+        labels = [[word.text for word in chain(*row[begin : at + 1])] for row in cells]
+        beside = [[word.text for word in row[at + 1]] for row in cells]
         wide = gap[1] - gap[0] >= _SEPARATING[0][1] * rows[0].height if rows else False
         if _is_column(labels, beside, wide):
             kept.append(gap)
-            before = gap[0]
+            begin = at + 1
     return kept
 
 
@@ -559,16 +618,15 @@ def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> 
     numbers beside numbers, or numbers in each row.
     """
     filled = [label for label in labels if label]
-    if any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled):
-        return True
+    words = any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled)
     pairs = [(a[0], b[0]) for a, b in zip(labels, beside, strict=True) if a and b]
     numbers = sum(NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
     named = len(pairs) > _FEW_WORDS  # a row of names may be above the numbers
-    if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * (len(pairs) - named):
-        return True
+    numeric = len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * (len(pairs) - named)
     signs = {label[0] for label in filled}
     rows = sum(bool(a or b) for a, b in zip(labels, beside, strict=True)) if wide else len(labels)
-    return len(filled) == rows and len(signs) > 1 and any(map(str.isalnum, signs))
+    each = len(filled) == rows and len(signs) > 1 and any(map(str.isalnum, signs))
+    return words or numeric or each
 
 
 def _goes_on(upper: str, lower: str) -> bool:
@@ -609,6 +667,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     occupied = []
     prose = []
     indexes = 0  # columns of words with dots up to their page
+    addresses = 0
     for at, column in enumerate(_columns(rows, gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
@@ -618,6 +677,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         if long and len(on) > 1 and sum(on) >= _PROSE * len(on):
             prose.append(at)
         indexes += sum(any(map(is_leader, line.words)) for line in lines) > len(lines) / 4
+        addresses += _is_address([line.text for line in lines])
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
@@ -626,12 +686,13 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         max(len(occupied[at] & rows) for rows in occupied if rows is not occupied[at])
         for at in others
     )
-    if indexes > 1 or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
+    apart = 2 * aligned < sum(len(occupied[at]) for at in others)
+    if apart or indexes > 1 or addresses == len(occupied):
         return gaps
     if len(prose) > 1:
         together = sum(len(begins[at] & begins[most]) for at in others)
         fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
-        return gaps if fewer < _FEW_WORDS or together < _BEGIN * fewer else []
+        return gaps if fewer < _FEW_WORDS or together < _MOST * fewer else []
     for at in prose:
         rest = begins[:at] + begins[at + 1 :]
         counts = Counter(number for numbers in rest for number in numbers)
@@ -639,9 +700,16 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         beside = {number for number, count in counts.items() if count > 1 or len(rest) == 1}
         beside &= occupied[at]
         together = len(beside & begins[at])
-        if len(beside) >= _FEW_WORDS and together < _ALIGNED * len(beside):
+        if len(beside) >= _FEW_WORDS and 2 * together < len(beside):
             return gaps[max(0, at - 1) : at + 1]
     return []
+
+
+def _is_address(lines: list[str]) -> bool:
+    """Return whether lines are a name, a street with a number, and a town with its postal code."""
+    numbered = [line for line in lines if any(map(str.isdigit, line))]
+    towns = sum(_TOWN.search(line) is not None for line in numbered)
+    return lines[0] not in numbered and 0 < towns < len(numbered) < _MOST_NUMBERED
 
 
 class _Table:
@@ -656,20 +724,22 @@ class _Table:
         ]
         if sum(named) == 1:  # more are a list of tables, or captions beside each other
             filled[named.index(1)] = False
-        titles = [line.is_across(gaps) for line in lines]
-        titles = [title and not more for title, more in zip(titles, filled, strict=True)]
+        titles = [
+            line.is_across(gaps) and not more for line, more in zip(lines, filled, strict=True)
+        ]
         others = [row for row, title in zip(cells, titles, strict=True) if not title]
-        columns = zip(*others, strict=True)
-        self.extents = [_extent([line for cell in column for line in cell]) for column in columns]
+        self.extents = [
+            _extent([line for cell in column for line in cell])
+            for column in zip(*others, strict=True)
+        ]
         self.first = filled.index(True) if any(filled) else 0
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
         self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(lines)):
-            line = lines[number]
             belongs = (
                 bool(self.rows)
                 and not titles[number]
-                and self._belongs(line, lines[number - 1], cells[number])
+                and self._belongs(lines[number], lines[number - 1], cells[number])
             )
             if not belongs:
                 if number >= self.last:
@@ -738,7 +808,7 @@ class _Table:
             center = (cells[at][0].left + cells[at][0].right) / 2
             groups = [
                 (first, end)
-                for first in range(begin, at + 1)
+                for first in range(max(begin, at > 0), at + 1)  # not over the labels of rows
                 for end in range(after, at, -1)
                 if all(named[first:end]) and self._is_centered(center, first, end - 1)
             ]
@@ -793,8 +863,7 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
     left, right = _extent(column.lines)
     paragraphs = [column.lines[:1]]
     for above, below in pairwise(column.lines):
-        split = above.text.endswith(HYPHEN)
-        if not split and (
+        if not above.text.endswith(HYPHEN) and (
             _step(above, below) > _LOOSE * usual > 0
             or _differ(above, below)
             or _ends_list(paragraphs[-1], below, (left, right))
@@ -833,8 +902,8 @@ def _differ(above: Line, below: Line) -> bool:
     """Return whether two lines differ in size or font, and are not parts of one sentence."""
     size = max(above.height, below.height)
     fonts = None not in (above.font, below.font) and above.font != below.font
-    other = fonts or abs(above.height - below.height) > _SIZES * size
-    return other and not _goes_on(above.text, below.text)
+    sizes = abs(above.height - below.height) > _SIZES * size
+    return (fonts or sizes) and not _goes_on(above.text, below.text)
 
 
 def joined(text: str) -> str:

@@ -37,6 +37,7 @@ _NOTE_LINES = 12  # the most lines of notes: a longer text is a list of referenc
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
 _AHEAD = 24  # parts that are searched for the rest of a sentence
+_IN_SENTENCE = re.compile(r"\n[^\W\d_A-Z]")  # a line that begins inside a sentence
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
 _SPARSE = 0.6  # the largest share of cells that marks fill
@@ -92,56 +93,44 @@ def _is_scattered(part: PdfPart) -> bool:
 # ---- sentences over columns, notes and pages -----------------------------------------------------
 
 
-def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
+def join_sentences(pieces: list[PdfPart]) -> list[PdfPart]:
     """Put the rest of a sentence that goes on in the next column or page, behind notes, captions
     and tables, directly after its begin.
     """
-    whole: list[PdfPart] = []
-    gone: set[int] = set()
-    for number, part in enumerate(parts):
-        if id(part) in gone:
-            continue
-        whole.append(part)
-        if part.kind != "paragraph":
+    for number, part in enumerate(pieces):
+        if part.kind != "paragraph" or not part.text:
             continue
         at = number
-        while (found := _rest(parts, part, at, gone)) is not None:
+        while (found := _rest(pieces, part, at)) is not None:
             at = found
-            rest = parts[at]
+            rest = pieces[at]
+            passed = any(between.text or between.rows for between in pieces[number + 1 : at])
             if rest.page == part.page:
-                part.text = joined(f"{part.text}\n{rest.text}")
-                part.full = rest.full
-                gone.add(id(rest))
-                continue
-            passed = [p for p in parts[number + 1 : at] if id(p) not in gone]
-            end = (
-                _end_of_sentence(part.text, rest.text)
-                if passed
-                else _end_of_word(part.text, rest.text)
-            )
+                end = len(rest.text)
+            elif passed:
+                end = _end_of_sentence(part.text, rest.text)
+            else:
+                end = _end_of_word(part.text, rest.text)
+                rest.join = "\n"
             if end:
                 part.text = joined(f"{part.text}\n{rest.text[:end].rstrip()}")
+                part.full = rest.full
                 rest.text = rest.text[end:].lstrip()
-                gone |= set() if rest.text else {id(rest)}
-            if not passed:
-                rest.join = "\n"
             if rest.text:
                 break
-    return [part for part in whole if part.text or part.rows]
+    return [part for part in pieces if part.text or part.rows]
 
 
-def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int | None:
+def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
     """Return the number of the part in which a part's last sentence goes on; None if it ends."""
     if SENTENCE_END.search(part.text):
         return None
     passed = False  # text in another size
     for number in range(at + 1, min(at + _AHEAD, len(parts))):
         after = parts[number]
-        if id(after) in gone:
-            continue
         if after.page > parts[at].page + 1:
             return None
-        if after.aside:
+        if after.aside or not after.text:
             continue
         if abs(after.height - part.height) > _SAME_SIZE * part.height:
             passed = True
@@ -150,7 +139,8 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int |
         if not (after.flows or after.page > parts[at].page or (number > at + 1 and not passed)):
             return None  # the next paragraph of the column
         split = re.search(rf"[^\W\d_][-{HYPHEN}]\Z", part.text) and first.isalnum()
-        whole = part.full and "\n" in part.text and part.text[-1].isalnum() and first.isalnum()
+        prose = part.full and _IN_SENTENCE.search(part.text) is not None
+        whole = prose and part.text[-1].isalnum() and first.isalnum()
         return number if first.islower() or split or (whole and not passed) else None
     return None
 
@@ -240,14 +230,13 @@ def join_words(paragraphs: list[PdfPart]) -> None:
         plain = match[1] + match[2]
         hyphenated = f"{match[1]}-{match[2]}"
         surplus = counts[hyphenated.lower()] - counts[plain.lower()]
-        if surplus:
-            return hyphenated if surplus > 0 else plain
         chained = "-" in (
             match.string[match.start() - 1 : match.start()],
             match.string[match.end() : match.end() + 1],
         )
         name = match[2].istitle() and not match[1].isupper()  # Jean-Loup, February-March
-        return hyphenated if chained or name or match[1][-1].isdigit() else plain
+        unknown = not surplus and (chained or name or match[1][-1].isdigit())
+        return hyphenated if surplus > 0 or unknown else plain
 
     def whole(text: str) -> str:
         return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text

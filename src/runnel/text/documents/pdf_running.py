@@ -103,15 +103,18 @@ class RunningLines:
         titles = self.titles.get(number, ())
         for side, edges in enumerate(near[number]):
             for edge in edges:
-                titled = any(title.lower() in edge.text.lower() for title in titles)
-                stays = edge.sentence or titled
+                stays = edge.sentence or any(t.lower() in edge.text.lower() for t in titles)
                 words = None if stays else _recurring(edge, number, side, near)
                 if words is None:
                     break
                 new = words not in self.heads
                 line = PdfPart(number + 1, "paragraph", edge.text, aside=True)
                 self.heads.setdefault(words, line)
-                if new and side == 0 and _is_row(edge.words):
+                cells = 1 + sum(
+                    after.left - before.right > before.height
+                    for before, after in pairwise(edge.words)
+                )
+                if new and side == 0 and cells >= _CELLS:
                     continue  # the names of a table's columns, which stand above it once
                 left_out |= {id(word) for word in edge.words}
                 if new:
@@ -127,12 +130,6 @@ class RunningLines:
             phrases = [part.strip().lower() for part in words.split(NUMBER)]
             if all(phrase in body for phrase in phrases if re.search(r"\w", phrase)):
                 head.text = ""
-
-
-def _is_row(words: list[Word]) -> bool:
-    """Return whether words are cells of at least three columns."""
-    gaps = [after.left - before.right for before, after in pairwise(words)]
-    return sum(gap > words[0].height for gap in gaps) >= _CELLS - 1
 
 
 def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> str | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 from math import inf, pi, tan
 from operator import itemgetter
@@ -137,6 +137,11 @@ class Word:
         self.height = self.top - self.bottom
         self.center = (self.top + self.bottom) / 2
 
+    def is_above(self, word: Word) -> bool:
+        """Return whether it is smaller than a word and raised above it, as marks of notes are."""
+        small = self.height < _SMALL * word.height
+        return small and self.bottom - word.bottom > _RAISED * word.height
+
 
 class PageWords(NamedTuple):
     """The words of a page that are seen, and what must be said of the page."""
@@ -189,6 +194,29 @@ def turned(box: Box, angle: int) -> Box:
     left, bottom, right, top = box
     quarters = (box, (bottom, -right, top, -left), (-right, -top, -left, -bottom))
     return quarters[angle] if angle < 3 else (-top, left, -bottom, right)
+
+
+def one_word(words: Sequence[Word], text: str, angle: int) -> Word:
+    """Return a text that stands in the place of words, which are one after the other in PDFium's
+    text. `angle`: of the new word, which has the height of the first one.
+    """
+    first = words[0]
+    last = words[-1]
+    box = reduce(around, [word.box for word in words])
+    left, bottom, right, _ = turned(box, angle)
+    return Word(
+        text,
+        left,
+        bottom,
+        right,
+        bottom + first.height,
+        angle,
+        first.font,
+        first.line_start,
+        box,
+        first.at,
+        last.at + last.length - first.at,
+    )
 
 
 def around(a: Box, b: Box) -> Box:
@@ -304,7 +332,8 @@ class _Reader:
         angle = look.angle
         low = turned(first, angle) if angle else first
         high = turned(last, angle) if angle else last
-        if not _level(low, high):
+        middles = (low[1] + low[3]) / 2, (high[1] + high[3]) / 2
+        if not (low[1] <= middles[1] <= low[3] or high[1] <= middles[0] <= high[3]):
             below = last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]
             if below and angle == 0 and not self.text[start:end].isascii():
                 angle = 3  # characters below each other: vertical writing
@@ -340,8 +369,8 @@ class _Reader:
         if len(same) == 1:
             for match in _LOST_LETTERS.finditer(word.text):
                 self._measure(word, match)
-        number = word.text.isdecimal() and first[1] == last[1]  # none of its digits is raised
-        if not number and _DIGITS.search(word.text):
+        level = word.text.isdecimal() and first[1] == last[1]
+        if _DIGITS.search(word.text) and not level:
             self._raise(word)
         yield word
 
@@ -422,7 +451,8 @@ class _Reader:
             ):
                 self.faults.add(HIDDEN)
             elif word.height > large and (
-                abs(look.turn) > _SLANTED or (look.faint and _is_over(word, words))
+                abs(look.turn) > _SLANTED
+                or (look.faint and any(is_inside(w.box, word.box) for w in words if w is not word))
             ):
                 self.faults.add(_WATERMARK)
             else:
@@ -449,16 +479,20 @@ class _Reader:
     def _is_scan(self, looks: list[_Look]) -> bool:
         """Return whether invisible text is what OCR read on a picture, or all that there is."""
         width, height = self.page.get_size()
-        pictures = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE])
-        boxes = [picture.get_bounds() for picture in pictures]
+        boxes = [
+            picture.get_bounds()
+            for picture in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE])
+        ]
         area = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes)
         return all(look.invisible for look in looks) or area >= _SCAN * width * height
 
     def _has_lost_lines(self) -> bool:
         """Return whether an upright text object has no characters in PDFium's text."""
-        texts = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
-        lost = [text for text in texts if addressof(text.raw.contents) not in self.looks]
-        boxes = [text.get_bounds() for text in lost]
+        boxes = [
+            text.get_bounds()
+            for text in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
+            if addressof(text.raw.contents) not in self.looks
+        ]
         return any(top - bottom > _UPRIGHT * (right - left) for left, bottom, right, top in boxes)
 
     def _restore_ligatures(self) -> None:
@@ -528,11 +562,6 @@ def _character(code: int) -> str:
     return "\ufffd" if code > sys.maxunicode or 0xD800 <= code < 0xE000 else chr(code)
 
 
-def _level(a: Box, b: Box) -> bool:
-    """Return whether two upright boxes are on one line: the middle of one is beside the other."""
-    return a[1] <= (b[1] + b[3]) / 2 <= a[3] or b[1] <= (a[1] + a[3]) / 2 <= b[3]
-
-
 def is_inside(box: Box, bounds: Box) -> bool:
     """Return whether the middle of a box is within bounds."""
     return (
@@ -541,31 +570,22 @@ def is_inside(box: Box, bounds: Box) -> bool:
     )
 
 
-def _is_over(large: Word, words: list[Word]) -> bool:
-    """Return whether a word is drawn over another."""
-    return any(word is not large and is_inside(word.box, large.box) for word in words)
-
-
 def _spelled(words: list[Word]) -> list[Word]:
     """Join the letters of words that are set in spaced letters, as some titles are."""
-    joined: list[Word] = []
-    run: list[Word] = []
+    runs: list[list[Word]] = []
     for word in words:
-        short = len(word.text) <= _PIECE
-        if run and not (short and _are_letters(run[-1], word)):
-            joined += _without_spaces(run)
-            run = []
-        if short:
-            run.append(word)
+        if runs and _are_letters(runs[-1][-1], word):
+            runs[-1].append(word)
         else:
-            joined.append(word)
-    return joined + _without_spaces(run)
+            runs.append([word])
+    return [word for run in runs for word in _without_spaces(run)]
 
 
 def _are_letters(before: Word, word: Word) -> bool:
     """Return whether two words are short, in one line and font, and close to each other."""
     return (
         not word.line_start
+        and max(len(before.text), len(word.text)) <= _PIECE
         and before.font == word.font
         and before.angle == word.angle
         and abs(before.bottom - word.bottom) < 1
@@ -584,14 +604,6 @@ def _without_spaces(run: list[Word]) -> list[Word]:
         letters = [word.text for word in run]
         if not "".join(letters).isupper() or sorted(letters) == letters:
             return run  # single letters
-    words = run[:1]
-    for word, gap in zip(run[1:], gaps, strict=True):
-        last = words[-1]
-        if gap > _WORD_SPACE * usual:
-            words.append(word)
-            continue
-        last.text += word.text
-        last.right = word.right
-        last.box = around(last.box, word.box)
-        last.length = word.at + word.length - last.at
-    return words
+    wide = [0, *(at for at, gap in enumerate(gaps, 1) if gap > _WORD_SPACE * usual), len(run)]
+    groups = [run[begin:end] for begin, end in pairwise(wide)]
+    return [one_word(g, "".join(word.text for word in g), run[0].angle) for g in groups]
