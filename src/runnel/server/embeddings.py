@@ -113,7 +113,7 @@ class EmbeddingsRequest(Body):
     task: Use = None
     input_type: Use = None
     normalized: UnitLength = None
-    embedding_type: Literal["base64"] | Precision | None = None
+    embedding_type: Literal["base64", Precision] | None = None
     output_dtype: Precision | None = None
     truncate: Cut = None
     truncation: Cut = None
@@ -182,7 +182,7 @@ class CohereEmbedRequest(Body):
     inputs: Annotated[list[CohereInput], Some] | None = None
     model: str | None = None
     input_type: Use = None
-    embedding_types: Annotated[list[Literal["base64"] | Precision], Field(min_length=1)] | None = (
+    embedding_types: Annotated[list[Literal["base64", Precision]], Field(min_length=1)] | None = (
         None
     )
     output_dimension: Dimensions = None
@@ -271,7 +271,8 @@ async def create_embeddings(
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
 
-    wanted = TextsToRead.of("input", body.input, prompt, body.truncate, body.truncation)
+    _, cut = body.agreed("truncate", "truncation")
+    wanted = TextsToRead.of("input", body.input, prompt, cut)
     width = body.agreed("dimensions", "output_dimension")
     return await embed_texts(context, request, wanted, write, width, normalize=body.normalized)
 

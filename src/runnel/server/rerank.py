@@ -28,6 +28,7 @@ from runnel.server.context import (
     Query,
     Some,
     Text,
+    TextOrObject,
     no_effect,
 )
 from runnel.server.embeddings import cohere_meta
@@ -45,8 +46,9 @@ class RelevantSpans(Body):
 
     mode: Literal["enabled", "disabled"]
     threshold: Annotated[
-        float, Field(ge=0, le=1, description="The score that a span must exceed.")
-    ] = 0.1
+        float | None,
+        Field(ge=0, le=1, description="The score of a span exceeds it (default: 0.1)."),
+    ] = None
     max_spans: Annotated[int | None, Field(ge=1)] = None
 
 
@@ -55,8 +57,7 @@ TopN = Annotated[int | None, Field(ge=1, description="Results to return (default
 
 # a text, or the fields of one by name
 RankDocument = Annotated[
-    Annotated[Text, Tag("a text")] | Annotated[dict[str, Text], Tag("an object")],
-    Discriminator(lambda given: "an object" if isinstance(given, dict) else "a text"),
+    Annotated[Text, Tag("a text")] | Annotated[dict[str, Text], Tag("an object")], TextOrObject
 ]
 
 
@@ -343,9 +344,10 @@ def _spans(scored: Scored, options: RelevantSpans) -> list[Span] | None:
     None if there are none.
     """
     spans: list[Span] = []
+    least = _PRUNED if options.threshold is None else options.threshold
     for sentence in scored.ranked():
         score = probability(sentence.score)
-        if score <= options.threshold or len(spans) == options.max_spans:
+        if score <= least or len(spans) == options.max_spans:
             break
         span = trimmed(sentence)
         spans.append(Span(start=span.start, end=span.end, score=score))
