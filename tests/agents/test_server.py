@@ -123,7 +123,11 @@ async def check_client(client, most=LIMIT):
             {"query": "a", "where": [{"year": {"$gte": 2020}}]},
             "search was not called: where.0 is {'year': {'$gte': 2020}}; expected type string",
         ),
-        ("find", {"query": "a", "where": {"year": 1}}, "where is {'year': 1}; expected type array"),
+        (
+            "search",
+            {"query": "a", "where": {"year": 1}},
+            "where is {'year': 1}; expected type array",
+        ),
         ("read_places", {"places": ["a.md"]}, "places.0 is 'a.md'; expected type object, required"),
         ("find", {"query": "a"}, "find was not called: file is missing; expected type string"),
         (

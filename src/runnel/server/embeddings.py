@@ -362,14 +362,11 @@ async def embed_texts(
     normalize = normalize is not False
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
-        vectors = embedder.encode_rows(rows, job, normalize)
-
-        def shorten(vector: np.ndarray) -> np.ndarray:
-            if normalize:
-                return truncated(vector, width or len(vector))
-            return vector[:width]
-
-        return write(map(shorten, vectors), job.tokens)
+        shortened = (
+            truncated(vector, width or len(vector)) if normalize else vector[:width]
+            for vector in embedder.encode_rows(rows, job, normalize)
+        )
+        return write(shortened, job.tokens)
 
     return await read_rows(context, request, wanted, call)
 

@@ -9,6 +9,7 @@ texts, and finds the sentences of the best.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -38,7 +39,7 @@ router = APIRouter(tags=["rerank"])
 
 _READ_WHOLE = "documents are read whole"
 LABEL = "LABEL_0"  # the only class of a reranker, as TEI calls it
-_PRUNED = 0.1  # the probability that the sentences of a `pruned_text` exceed
+_LEAST = 0.1  # the probability that sentences of a `pruned_text` and relevant spans exceed
 
 
 class RelevantSpans(Body):
@@ -335,7 +336,7 @@ def _ranked(
 
 def _pruned(scored: Scored) -> str:
     """Return the sentences that seem to answer, in reading order."""
-    kept = [one for one in scored.sentences() if probability(one.score) > _PRUNED]
+    kept = [one for one in scored.sentences() if probability(one.score) > _LEAST]
     return " ".join(trimmed(one).text for one in kept)
 
 
@@ -343,12 +344,10 @@ def _spans(scored: Scored, options: RelevantSpans) -> list[Span] | None:
     """Return the sentences above the threshold, best first, without the whitespace around them;
     None if there are none.
     """
-    spans: list[Span] = []
-    least = _PRUNED if options.threshold is None else options.threshold
-    for sentence in scored.ranked():
-        score = probability(sentence.score)
-        if score <= least or len(spans) == options.max_spans:
-            break
-        span = trimmed(sentence)
-        spans.append(Span(start=span.start, end=span.end, score=score))
+    least = _LEAST if options.threshold is None else options.threshold
+    above = takewhile(lambda sentence: probability(sentence.score) > least, scored.ranked())
+    spans = [
+        Span(start=one.start, end=one.end, score=probability(one.score))
+        for one in map(trimmed, islice(above, options.max_spans))
+    ]
     return spans or None
