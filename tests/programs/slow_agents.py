@@ -5,6 +5,7 @@ Arguments: "stdio" or "http", and the folder to serve. The address of HTTP is pr
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from helpers.command_line import SlowRetriever
 
@@ -13,7 +14,8 @@ from runnel.agents.server import create_server, serve_http, serve_stdio
 from runnel.agents.tools import Tools
 
 settings = AgentSettings((Path(sys.argv[2]),))
-server = create_server(Tools(settings, Models(settings, SlowRetriever)))
+stand_in: Any = SlowRetriever
+server = create_server(Tools(settings, Models(settings, stand_in)))
 if sys.argv[1] == "stdio":
     serve_stdio(server)
 else:
