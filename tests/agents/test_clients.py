@@ -38,6 +38,22 @@ JSON = [
     '\ufeff{\n\t"mcpServers": { // mine\n\t\t"other": {"url": "http://a//b"}, // keep\n\t},\n}\n',
     '/* a, } */ {\n  // "mcpServers": {\n  "mcpServers": {\n    /* b */\n  }\n}',
     '{"mcpServers":\n{"other":{"a":[1,2,],},},}',
+    " \n",
+    "// none yet\n",
+    '{"mcpServers": {"other": 1, // mine\n "last": 2 /* } */ }}',
+]
+# JSON with an entry already, and all else that stays
+ENTRIES = [
+    ('{"mcpServers": {"runnel": {} /* c */ , "o": 1}}', {"o": 1}),
+    ('{"mcpServers": {"o": 1 /* k */, /* j */ "runnel": {} /* c */ }}', {"o": 1}),
+    ('{"mcpServers": {"o": 1, // c\n "runnel": {} }}', {"o": 1}),
+    ('{"mcpServers": {"o": 1, // c\r\n "runnel": {} // d\r\n}}', {"o": 1}),
+    ('{"mcpServers": { /* a */ "runnel" : [1, {}] , }}', {}),
+    (
+        '{"mcpServers": {\n  // about runnel\n  "runnel": {},\n  // about o\n  "o": {}\n}}',
+        {"o": {}},
+    ),
+    ('{"mcpServers": {"runnel": "x, }", "o": "\\"runnel\\": 1,"}}', {"o": '"runnel": 1,'}),
 ]
 TOML = [
     "",
@@ -47,6 +63,31 @@ TOML = [
     'mcp_servers.other.command = "a"\n',
     'text = """\n[mcp_servers.runnel]\n"""\n',
     "[a]\r\nb = 1\r\n",
+    "[mcp_servers.other]\r\nb = 1\r\n# mine\r\n",
+]
+# TOML with an entry already, and the lines that stay
+TABLES = [
+    (
+        '# mine\n[mcp_servers.runnel]\n# its\ncommand = "a"\nargs = [\n  "b", # c\n]\n\n# about o\n'
+        "[mcp_servers.o]\nb = 1\n",
+        ["# mine", "# about o", "[mcp_servers.o]", "b = 1"],
+    ),
+    ('[mcp_servers.runnel]\ncommand = "a"\n\n# tail\n', ["# tail"]),
+    (
+        '[mcp_servers.o]\na = 1\n\n[mcp_servers."runnel"]\nc = 1\n[mcp_servers.runnel.env]\nX = "1"\n'
+        "# about tools\n[tools]\nd = 1\n",
+        ["[mcp_servers.o]", "a = 1", "# about tools", "[tools]", "d = 1"],
+    ),
+    (
+        '[mcp_servers]\nrunnel = { command = "a" }\n# about o\no = 1\n',
+        ["[mcp_servers]", "# about o", "o = 1"],
+    ),
+    ('mcp_servers.runnel.command = "a"\nmcp_servers.o = 1 # c\n', ["mcp_servers.o = 1 # c"]),
+    ("[mcp_servers.runnel]\r\nc = 1\r\n\r\n# tools\r\n[tools]\r\n", ["# tools", "[tools]"]),
+    (
+        "[[mcp_servers.runnel]]\nc = 1\n[mcp_servers.runnel2]\nc = 1\n",
+        ["[mcp_servers.runnel2]", "c = 1"],
+    ),
 ]
 COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(//[^\r\n]*|/\*.*?\*/)', re.DOTALL)
 
@@ -72,6 +113,15 @@ def test_json_keeps_all_else(text):
     if before.get("mcpServers"):
         assert removed == text
     assert _changed_json(removed, "mcpServers", {}) == removed
+
+
+@pytest.mark.parametrize(("text", "others"), ENTRIES)
+def test_comments_around_an_entry_of_json_stay(text, others):
+    removed = _changed_json(text, "mcpServers", {})
+    assert _load_json(removed) == {"mcpServers": others} and comments(removed) == comments(text)
+    replaced = _changed_json(text, "mcpServers", ENTRY)
+    assert _load_json(replaced) == {"mcpServers": others | {NAME: ENTRY}}
+    assert comments(replaced) == comments(text)
 
 
 VALUES = st.recursive(
@@ -114,6 +164,23 @@ def test_toml_keeps_all_else(text):
     removed = tomllib.loads(_changed_toml(written, "mcp_servers", {}))
     assert {"mcp_servers": {}} | removed == {"mcp_servers": {}} | before
     assert _changed_toml(text, "mcp_servers", {}) == text
+    assert _changed_toml(written, "mcp_servers", ENTRY) == written
+    assert ("\r\n" in written) == ("\r\n" in text) and written.count("\r\n") in (
+        0,
+        written.count("\n"),
+    )
+
+
+@pytest.mark.parametrize(("text", "lines"), TABLES)
+def test_comments_around_an_entry_of_toml_stay(text, lines):
+    removed = _changed_toml(text, "mcp_servers", {})
+    assert [line for line in removed.splitlines() if line] == lines
+    replaced = _changed_toml(text, "mcp_servers", ENTRY)
+    assert tomllib.loads(replaced)["mcp_servers"][NAME] == ENTRY
+    rest = iter(replaced.splitlines())
+    assert all(line in rest for line in lines if "tail" not in line and "tools" not in line)
+    assert all(line in replaced.splitlines() for line in lines)
+    assert _changed_toml(replaced, "mcp_servers", ENTRY) == replaced
 
 
 @pytest.fixture
@@ -174,19 +241,47 @@ def test_links_and_modes_stay(run, home):
     assert sorted(path.name for path in home.iterdir()) == ["shared.json"]
 
 
+DAMAGED_JSON = [
+    b'{"KEY": {',
+    b"[]",
+    b"null",
+    b'"KEY"',
+    b'{"KEY": []}',
+    b'{"KEY": null}',
+    b'{"KEY": "none"}',
+    b'{"KEY": {}} {}',
+    b'{"KEY": {"runnel": 1, "runnel": 2}}',
+    b'{"KEY": {} "b": 2}',
+    b"{'KEY': {}}",
+    b'{"KEY": {} /* }',
+    b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n",
+    b"\xff\xfe{\x00}\x00",
+    b'{"a": "\xe9"}',
+    b"{}\0",
+    bytes(100),
+    b"[" * 100_000,
+]
+DAMAGED_TOML = [
+    b"[KEY\n",
+    b'KEY = "none"\n',
+    b"KEY = []\n",
+    b"[[KEY]]\n",
+    b"[KEY.runnel]\n[KEY.runnel]\n",
+    b"a = 1\na = 2\n",
+    b'a = """\n',
+    b'{"KEY": {}}',
+    b'a = "\xe9"\n',
+    b"a = 1\0\n",
+    b"a = " + b"[" * 100_000,
+]
+
+
 @pytest.mark.parametrize(
     ("program", "damaged"),
     [
-        ("claude-code", b'{"mcpServers": {'),
-        ("claude-code", b"[]"),
-        ("claude-code", b'{"mcpServers": []}'),
-        ("cursor", b'{"mcpServers": {}} {}'),
-        ("cursor", b"\xff\xfe{}"),
-        ("vscode", b'{"servers": null}'),
-        ("gemini", b"[" * 100_000),
-        ("codex", b"[mcp_servers\n"),
-        ("codex", b'mcp_servers = "none"\n'),
-        ("codex", b"[[mcp_servers]]\n"),
+        (program, damaged.replace(b"KEY", key.encode()))
+        for program, (file, key) in PROGRAMS.items()
+        for damaged in (DAMAGED_TOML if file.endswith(".toml") else DAMAGED_JSON)
     ],
 )
 def test_a_damaged_configuration_is_refused_and_stays(run, home, program, damaged):

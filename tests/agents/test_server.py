@@ -18,7 +18,7 @@ import httpx
 import pytest
 import uvicorn
 from helpers.children import GIVE_UP_S, PATHS
-from helpers.command_line import FakeRetriever
+from helpers.command_line import FakeRetriever, SlowRetriever
 from mcp import Client, StdioServerParameters
 
 from runnel.agents.documents import AgentSettings, Models
@@ -118,6 +118,17 @@ async def check_client(client, most=LIMIT):
         ),
         ("find", {"query": "a", "file": ["a.md"]}, "file is ['a.md']; expected type string"),
         ("find", {"query": "a", "path": "a.md"}, "find has no 'path'; expected query, file, top_k"),
+        (
+            "search",
+            {"query": "a", "where": [{"year": {"$gte": 2020}}]},
+            "search was not called: where.0 is {'year': {'$gte': 2020}}; expected type string",
+        ),
+        (
+            "search",
+            {"query": "a", "where": {"year": 1}},
+            "where is {'year': 1}; expected type array",
+        ),
+        ("read_places", {"places": ["a.md"]}, "places.0 is 'a.md'; expected type object, required"),
         ("find", {"query": "a"}, "find was not called: file is missing; expected type string"),
         (
             "read",
@@ -229,31 +240,9 @@ async def test_every_name_is_taken_as_it_is_shown(root):
         assert found["notes"] == [] and 1 + elsewhere == len(places)
 
 
-class SlowRetriever(FakeRetriever):
-    """Reads in steps until it is stopped; the test waits for `started` and `stopped`."""
-
-    def __init__(self):
-        super().__init__()
-        self.started = threading.Event()
-        self.stopped = threading.Event()
-
-    def first_look(self, query, documents, *, unit=None, language="auto", progress=None):
-        list(documents)
-        try:
-            for done in range(1, 100_000):
-                self.started.set()
-                threading.Event().wait(0.02)
-                progress(done, 100_000)
-        finally:
-            self.stopped.set()
-        yield
-
-
 @contextmanager
 def over_http(server):
-    running = uvicorn.Server(
-        uvicorn.Config(server.streamable_http_app(stateless_http=True), log_config=None)
-    )
+    running = uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_config=None))
     with socket.create_server(("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=running.run, args=([bound],))
         thread.start()

@@ -299,12 +299,26 @@ def test_conditions_on_fields_of_the_index(mixed):
         mixed.find("who barked", "notes", where=["year>=2000"])
     found = mixed.search("who barked", file="notes/old")
     assert [one.file for one in found.documents] == ["index:notes/old/dogs.txt"]
+    assert not any("no document" in note for note in found.notes)
+    for name in ("index:notes/old", "index:notes/old/*.txt"):
+        assert mixed.search("who barked", file=name).documents == found.documents
+    for name in ("nothing", "notes/dgos.md", "index:nothing/*"):
+        nowhere = mixed.search("who barked", file=name)
+        assert nowhere.documents == [] and name.removeprefix("index:") in nowhere.notes[0]
     assert mixed.status()["index"]["fields"] == {"year": "int"}
 
 
 @pytest.mark.parametrize("name", ["..", "../secret.md", "../*.md", "/etc", "index:../x/*"])
 def test_folders_outside_of_the_roots_are_one_clear_error(mixed, name):
-    for call in (partial(mixed.find, "dog"), mixed.files, partial(mixed.verify, "dog")):
+    calls = (
+        partial(mixed.find, "dog"),
+        mixed.files,
+        mixed.read,
+        partial(mixed.verify, "dog"),
+        lambda name: mixed.search("dog", file=name),
+        lambda name: mixed.read_places([Stretch(file="notes/dogs.md"), Stretch(file=name)]),
+    )
+    for call in calls:
         with pytest.raises(
             InputError, match=r"outside of the allowed folders|no document"
         ) as error:

@@ -8,10 +8,13 @@ import os
 import re
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.children import GIVE_UP_S, PATHS
 from helpers.files import write_files
 from helpers.stub_endpoint import serve
 from helpers.texts import repeat
@@ -149,6 +152,39 @@ def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(
         "bytes": 0,
         "emptied": False,
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("emptied", [False, True])
+def test_processes_share_a_cache_folder(find, models, reading, tmp_path, emptied):
+    """All remember the same documents at once, also while others empty the folder: all answer the
+    same, and what remains is whole.
+    """
+    names = [f"{number}.md" for number in range(6)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_text(TEXT + f"The river {number} runs. " * number)
+    environment = os.environ | PATHS | {"RUNNEL_CACHE": str(tmp_path / "cache")}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    asked = ["find", QUERY, *names, "--remember", "--json", "--model", str(models / "encoder")]
+    commands = [asked] * 3 + [["info", "--cache", "--empty"]] * (2 * emptied)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "runnel", *command], cwd=tmp_path, env=environment, **pipes
+        )
+        for command in commands
+    ]
+    ended = [process.communicate(timeout=GIVE_UP_S) for process in running]
+    assert all(process.returncode == 0 for process in running), ended
+    assert not any("Traceback" in errors or "not remembered" in errors for _, errors in ended)
+    (out,) = {out for out, _ in ended[:3]}
+    folder = tmp_path / "cache" / "find"
+    assert not list(folder.glob("*.partial")) and (folder / "CACHEDIR.TAG").exists()
+    assert emptied or len(entries(tmp_path)) == len(names)
+    reading.clear()
+    again = find(*names, "--json")
+    assert again.out == out and again.err == ""
+    assert emptied or reading == [5]
 
 
 def test_the_key_is_all_that_the_answer_depends_on(find, models, reading, tmp_path):

@@ -166,6 +166,35 @@ class FakeRetriever:
         return 0.0
 
 
+class SlowRetriever(FakeRetriever):
+    """Reads in steps until it is stopped; the test waits for `started` and `stopped`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = threading.Event()
+        self.stopped = threading.Event()
+
+    def first_look(
+        self,
+        query: str,
+        documents: Iterable[str | DocumentText],
+        *,
+        unit: str | None = None,
+        language: str = "auto",
+        progress: Progress = None,
+    ) -> Iterator[Scored]:
+        assert progress is not None
+        list(documents)
+        try:
+            for done in range(1, 100_000):
+                self.started.set()
+                threading.Event().wait(0.02)
+                progress(done, 100_000)
+        finally:
+            self.stopped.set()
+        yield from ()
+
+
 def fake_model(**more: Any) -> SimpleNamespace:
     return SimpleNamespace(
         fingerprint=lambda: "f00d",

@@ -3,6 +3,7 @@ counts as missing.
 """
 
 import re
+import resource
 from html import unescape
 from pathlib import Path
 
@@ -90,24 +91,175 @@ def test_fields_without_effect_may_have_any_value_of_their_type(server, schema):
         assert done.status_code == 200 and "x-runnel-ignored" not in done.headers
 
 
+BODIES = {  # by route: the least body
+    "/v1/embeddings": {"input": ["a"]},
+    "/v1/embed": {"texts": ["a"]},
+    "/v2/embed": {"texts": ["a"]},
+    "/v1/tokenize": {"text": "a"},
+    "/v1/rerank": {"query": "a", "documents": ["b"]},
+    "/v2/rerank": {"query": "a", "documents": ["b"]},
+    "/rerank": {"query": "a", "texts": ["b"]},
+    "/embed": {"inputs": ["a"]},
+    "/embed_all": {"inputs": ["a"]},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    "/predict": {"inputs": [["a", "b"]]},
+    "/tokenize": {"inputs": ["a"]},
+    "/v1/find": {"query": "a", "documents": ["b"]},
+    "/v1/search": {"query": "a"},
+    "/v1/verify": {"quote": "a", "text": "a"},
+}
+OPENAI = {"error": {"message", "type", "param", "code"}}
+TEI = {"error": None, "error_type": None}
+SHAPES = dict.fromkeys(("/v1/embed", "/v2/embed", "/v1/tokenize", "/v1/rerank", "/v2/rerank"))
+SHAPES = {path: {"message": None} for path in SHAPES} | {
+    "/rerank": TEI | {"message": None},
+    **dict.fromkeys(("/embed", "/embed_all", "/similarity", "/predict", "/tokenize"), TEI),
+}
+
+
+def check_refused(done, path, *named):
+    """An error has a status that the route's clients know, their shape, and one line."""
+    body = done.json()
+    tei = "error_type" in SHAPES.get(path, ())
+    assert done.status_code == (422 if tei else 400), (path, done.text)
+    shape = SHAPES.get(path, OPENAI)
+    assert {name: set(body[name]) if shape[name] else None for name in body} == shape
+    message = body.get("message") or body["error"]
+    message = message if isinstance(message, str) else message["message"]
+    assert all(name in message for name in named) and "\n" not in message, message
+    assert "valid dictionary" not in message and "Text" not in message, message
+
+
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("searching")
+    model = tiny_encoder(folder / "model")
+    with Index.create(folder / "index", Embedder(model), fields={"year": "int"}) as index:
+        index.add([Document("a", "a b c. d e f.", {"year": 2020})])
+    with serving(model, name="tiny", index=folder / "index") as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_optional_field_may_be_null(searching, path):
+    schema = searching.get("/openapi.json").json()
+    assert set(BODIES) == {path for path, methods in schema["paths"].items() if "post" in methods}
+    fields = set(shapes_of(schema, path)[-1]["properties"]) - set(BODIES[path])
+    plain = searching.post(path, json=BODIES[path])
+    null = searching.post(path, json=BODIES[path] | dict.fromkeys(fields))
+    assert plain.status_code == null.status_code == 200, null.text
+    if "rerank" not in path and "embed" not in path:  # the answers of these have an id of their own
+        assert plain.json() == null.json()
+    for needed in set(BODIES[path]) - {"text" if path == "/v1/verify" else ""}:
+        if path not in ("/v1/embed", "/v2/embed"):  # where another field may take its place
+            check_refused(searching.post(path, json=BODIES[path] | {needed: None}), path, needed)
+
+
+JSON = "application/json"
+REFUSED_BODIES = [  # with their Content-Type and what the error names
+    (b"{}", "text/plain", ("Content-Type", "'text/plain'")),
+    (b"{}", "application/x-www-form-urlencoded", ("Content-Type", "urlencoded")),
+    (b"{}", "multipart/form-data; boundary=x", ("Content-Type", "boundary=x")),
+    (b"", JSON, ("not a JSON object",)),
+    (b"null", JSON, ("not a JSON object",)),
+    (b"[]", JSON, ("not a JSON object",)),
+    (b'"a"', JSON, ("not a JSON object",)),
+    (b"{", JSON, ("not JSON", "character 1")),
+    (b"{} x", JSON, ("not JSON", "character 3")),
+    (b"\x1f\x8b\x08", JSON, ("not JSON", "0x8b")),
+    (b"[" * 100_000, JSON, ("nested",)),
+    (b'{"unknown": 1}', JSON, ("unknown", "no such field")),
+]
+
+
+@pytest.mark.parametrize("path", [*BODIES, "/"])
+def test_what_is_no_body_of_a_route_is_refused_in_its_shape(searching, path):
+    for content, kind, named in REFUSED_BODIES:
+        done = searching.post(path, content=content, headers={"Content-Type": kind})
+        check_refused(done, "/embed" if path == "/" else path, *named)
+
+
+NO_OBJECT = "should be an object"
+WRONG_VALUES = [  # route, what replaces fields of its least body, and what the error names
+    ("/v1/find", {"documents": [None]}, ("documents.0: ", "string")),
+    ("/v1/find", {"documents": ["a", {"text": "a", "id": 3}]}, ("documents.1.id", "it is 3")),
+    ("/v1/find", {"documents": [{"id": "a"}]}, ("documents.0.text", "missing")),
+    ("/v1/rerank", {"relevant_spans": True}, ("relevant_spans", NO_OBJECT)),
+    ("/v2/embed", {"texts": None, "inputs": ["a"]}, ("inputs.0", NO_OBJECT)),
+    ("/similarity", {"inputs": "a"}, ("inputs", NO_OBJECT)),
+    (
+        "/v1/embed",
+        {"embedding_types": ["fp16"]},
+        ("types.0: ", "'base64', 'float'", "it is 'fp16'"),
+    ),
+    ("/v1/embeddings", {"embedding_type": "fp16"}, ("'base64', 'float'", "it is 'fp16'")),
+    ("/v1/embeddings", {"truncate": True, "truncation": False}, ("truncate", "truncation")),
+    (
+        "/predict",
+        {"parameters": {"function_to_apply": "softmax"}},
+        ("function_to_apply", "softmax"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "wrong", "named"), WRONG_VALUES)
+def test_a_wrong_value_is_named_once_without_names_of_types(searching, path, wrong, named):
+    done = searching.post(path, json=BODIES[path] | wrong)
+    check_refused(done, path, *named)
+    assert done.text.count("it is ") <= 1
+
+
+def body_of(path, count):
+    """Return the least body of a route with so many texts, and the name of their field."""
+    if path == "/similarity":
+        return {"inputs": {"source_sentence": "a", "sentences": ["b"] * count}}, "sentences"
+    name = next(name for name in BODIES[path] if name != "query")
+    return BODIES[path] | {name: BODIES[path][name] * count}, name
+
+
+SEVERAL = [path for path in BODIES if path not in ("/v1/tokenize", "/v1/search", "/v1/verify")]
+
+
+@pytest.mark.parametrize("path", SEVERAL)
+def test_more_than_ten_thousand_texts_are_refused(searching, path):
+    body, name = body_of(path, 10_001)
+    done = searching.post(path, json=body)
+    assert done.status_code == (422 if "error_type" in SHAPES.get(path, ()) else 413)
+    assert set(done.json()) == set(SHAPES.get(path, OPENAI))
+    assert name in done.text and "10000 items, not 10001" in done.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [one for one in SEVERAL if one != "/embed_all"])
+def test_ten_thousand_texts_are_answered_whole(searching, path):
+    body, _ = body_of(path, 10_000)
+    most = {"top_k": 10_000} if path == "/v1/find" else {}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = searching.post(path, json=body | most).json()
+    for key in ("data", "results", "embeddings", "sentences", "float"):
+        answer = answer.get(key, answer) if isinstance(answer, dict) else answer
+    assert len(answer) == 10_000
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 512 << 10, "KiB, of the server and of this client together"
+
+
 WRONG = [  # with what the error names
     ({"where": {"must": [{"key": "year", "match": {"value": 2020}}]}}, ("must", "year")),  # Qdrant
     ({"where": {"year": {"$gte": 2020}}}, ("$gte", ">=")),  # Chroma, Pinecone
-    ({"where": "year > 2020"}, ("where", "year > 2020")),
+    ({"where": "year > 2020"}, ("where", "should be an object")),
     ({"filter": {"year": 2020}}, ("filter", "/docs")),
+    ({"where": {"year": {"$in": [2020]}}}, ("$in", ">=")),
+    ({"where": {"year": None}}, ("year",)),
     ({"top_k": 10_000}, ("top_k", "1000", "10000")),
+    ({"rerank": 10_000}, ("rerank", "1000", "10000")),
+    ({"sentences": 10_000}, ("sentences", "1000", "10000")),
     ({"limit": 5}, ("limit", "/docs")),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "named"), WRONG)
-def test_filters_and_limits_of_other_services_are_refused(tmp_path, wrong, named):
-    model = tiny_encoder(tmp_path / "model")
-    with Index.create(tmp_path / "index", Embedder(model), fields={"year": "int"}) as index:
-        index.add([Document("a", "a b c. d e f.", {"year": 2020})])
-    with serving(model, name="tiny", index=tmp_path / "index") as client:
-        done = client.post("/v1/search", json={"query": "a"} | wrong)
-        error = done.json()["error"]
-        assert done.status_code == 400 and error["type"] == "invalid_request_error", error
-        assert all(name in error["message"] for name in named), error
-        assert client.post("/v1/search", json={"query": "a"}).status_code == 200
+def test_filters_and_limits_of_other_services_are_refused(searching, wrong, named):
+    done = searching.post("/v1/search", json={"query": "a"} | wrong)
+    assert done.json()["error"]["type"] == "invalid_request_error"
+    check_refused(done, "/v1/search", *named)
+    assert searching.post("/v1/search", json={"query": "a"}).status_code == 200

@@ -33,6 +33,16 @@ _NOT_JSON = (
     re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'),
 )
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
+_QUOTES = re.compile(r"\"{3}|'{3}")
+_LINE_END = re.compile(r"\r?\n")
+_COMMA = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*,", re.DOTALL)  # and the comments before it
+# A table of the entry in TOML, with the blank line before it. Comments after its last line are
+# about what follows.
+_TABLE = re.compile(
+    rf"""^(?:[ \t\r]*\n)?[ \t]*\[+[ \t]*mcp_servers[ \t]*\.[ \t]*(["']?){NAME}\1[ \t]*[].].*\n?"""
+    r"""(?:(?:[ \t\r]*(?:#.*)?\n)*[ \t]*[^\s[#].*\n?)*""",
+    re.MULTILINE,
+)
 
 
 class _Member(NamedTuple):
@@ -100,13 +110,22 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
     import tomlkit
 
     document = tomlkit.parse(text)
-    if not entry and NAME not in document.get(key, {}):
-        return text
-    servers: Any = document.setdefault(key, tomlkit.table(is_super_table=True))
-    servers.pop(NAME, None)
+    if NAME in document.get(key, {}):
+        document = tomlkit.parse(_TABLE.sub(_unless_quoted, text))
+        servers: Any = document.get(key, {})
+        servers.pop(NAME, None)  # in another form than its own tables
     if entry:
-        servers[NAME] = entry
-    return tomlkit.dumps(document)
+        document.setdefault(key, tomlkit.table(is_super_table=True))[NAME] = entry
+    changed = tomlkit.dumps(document)
+    if text.count("\n") == text.count("\r\n") > 0:
+        changed = _LINE_END.sub("\r\n", changed)
+    return changed
+
+
+def _unless_quoted(found: re.Match[str]) -> str:
+    """Return what replaces a table: nothing, or itself if it is inside a string of many lines."""
+    quotes = _QUOTES.findall(found.string, 0, found.start())
+    return found[0] if len(quotes) % 2 else ""
 
 
 def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
@@ -114,16 +133,22 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
 
     An existing entry is cut out first, with one comma: the one after it, or, if it is the last one,
     the one before it. Then the new entry becomes the first of the object. If the text has no object
-    `key`, that becomes the first member of the whole.
+    `key`, that becomes the first member of the whole. Comments stay.
     """
-    text = text if text.strip() else "{}\n"
+    text = text if _plain(text).strip() else text + "{}\n"
     if NAME in _load_json(text).get(key, {}):
         servers = _members(text, _plain(text).index("{"))[key].value
         old = _members(text, servers)[NAME]
-        before = text[: old.key].rstrip()
-        comma = re.match(r"\s*,", text[old.end :])
-        after = text[old.end + comma.end() :] if comma else text[old.end :]
-        text = (before if comma else before.removesuffix(",")) + after
+        before = text[: old.key]
+        after = text[old.end :]
+        code = _plain(before).rstrip()
+        if comma := _COMMA.match(after):
+            after = after[: comma.end() - 1] + after[comma.end() :]
+        elif code.endswith(","):
+            before = before[: len(code) - 1] + before[len(code) :]
+        # what follows may not get into the line of a comment
+        commented = len(code) < len(text[: old.key].rstrip())
+        text = before + after.lstrip() if commented else before.rstrip() + after
     if not entry:
         return text
     top = _plain(text).index("{")
@@ -134,7 +159,7 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
 
 
 def _load_json(text: str) -> Any:
-    return json.loads(_plain(text) if text.strip() else "{}")
+    return json.loads(_plain(text).rstrip() or "{}")
 
 
 def _plain(text: str) -> str:

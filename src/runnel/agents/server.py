@@ -34,7 +34,7 @@ from pydantic_core import core_schema
 
 from runnel import __version__
 from runnel.agents.tools import Status, Stretch, ToolResult, Tools, refusal, shown
-from runnel.errors import RunnelError
+from runnel.errors import Cancelled, RunnelError
 from runnel.request import Progress
 from runnel.server.connections import LimitedServer, UnambiguousBodies
 
@@ -67,6 +67,7 @@ _UNREADABLE = SessionMessage(
     )
 )
 _REPORT_S = 0.25  # between progress notifications
+_MOST_SESSIONS = 1000  # of HTTP clients, some 45 kB each; the SDK ends them after 30 idle minutes
 _READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
@@ -104,10 +105,16 @@ def _as_tool(
 
 def _reporting(ctx: Context) -> Progress:
     """Return what sends the progress of a call, which must grow, and ends the thread of a call that
-    was cancelled.
+    was cancelled, or whose HTTP client has left.
     """
+    request = ctx.request_context.request
     reported = 0
     due = 0.0
+
+    async def report(tokens: int, total: int | None) -> None:
+        if request is not None and await request.is_disconnected():
+            raise Cancelled("the client has left")
+        await ctx.report_progress(tokens, total, "tokens read")
 
     def progress(tokens: int, total: int | None) -> None:
         nonlocal reported, due
@@ -115,7 +122,7 @@ def _reporting(ctx: Context) -> Progress:
         if tokens > reported and time.monotonic() >= due:
             reported = tokens
             due = time.monotonic() + _REPORT_S
-            anyio.from_thread.run(ctx.report_progress, tokens, total, "tokens read")
+            anyio.from_thread.run(report, tokens, total)
 
     return progress
 
@@ -181,8 +188,9 @@ def _problem(error: ValidationError, schema: Mapping[str, Any]) -> str:
     problem = error.errors()[0]
     name, *inside = problem["loc"]
     shape = schema["properties"][name]
-    if inside:  # an item of a list of objects
-        fields = schema["$defs"][Stretch.__name__]["properties"]
+    if inside:  # an item of a list, of texts or of objects
+        shape = schema["$defs"][Stretch.__name__] if name == "places" else shape["items"]
+        fields = shape.get("properties", {})
         if problem["type"] == "extra_forbidden":
             return _superfluous(str(name), inside[-1], fields)
         shape = fields.get(inside[-1], shape)
@@ -233,12 +241,13 @@ def serve_stdio(server: MCPServer) -> None:
 def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) -> None:
     """Serve clients of this machine at http://127.0.0.1:PORT/mcp until SIGTERM or Ctrl-C.
 
-    Requests are answered without sessions. Requests with the Host or Origin of another machine are
-    refused, so that no web page can reach the server by rebinding its name. `on_ready` receives the
-    address once the port is bound.
+    Each client has a session, by which it can cancel its calls: ids of calls are unique within a
+    client alone. Requests with the Host or Origin of another machine are refused, so that no web
+    page can reach the server by rebinding its name. `on_ready` receives the address once the port
+    is bound.
     """
     with socket.create_server(("127.0.0.1", port)) as bound:
-        app = server.streamable_http_app(stateless_http=True)
+        app = server.streamable_http_app(max_sessions=_MOST_SESSIONS)
         # the server ends itself at SIGTERM, and then raises it again: this is no failure
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         on_ready(f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")

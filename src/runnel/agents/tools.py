@@ -227,7 +227,8 @@ class Tools:
         progress: Progress | None,
     ) -> list[Hit]:
         """Return the best documents of the index, of a folder or glob of it if `file` is given."""
-        root = None if file is None else self._documents.root(file)
+        within = (file or "").removeprefix(INDEXED)
+        root = self._documents.root(within) if within else None
         count = TokenCount(progress)
         with self._models.index(notes, count.part()) as index:
             conditions = parse_conditions(where or [], index.store.settings.fields)
@@ -241,6 +242,11 @@ class Tools:
                 if len(wanted) >= top_k or len(hits) < asked:
                     break
                 asked *= _SPREAD
+        if root is not None and not wanted:
+            notes.append(
+                f"no document of the index in {short_name(within)!r} was found; files with path"
+                f" {INDEXED!r} lists the index"
+            )
         if len(shown) < len(hits):
             notes.append("documents of files outside of the allowed folders are not shown")
         return wanted[:top_k]
@@ -280,8 +286,7 @@ class Tools:
                 f" all of them, or {INDEXED + file!r}"
             )
         if indexed and (where or self._documents.group(file) is not None):
-            within = file.removeprefix(INDEXED) or None
-            hits = self._hits(query, top_k, min(top_k, 20), within, where, notes, progress)
+            hits = self._hits(query, top_k, min(top_k, 20), file, where, notes, progress)
             answers = highest(hit.answers for hit in hits)
             sentences = (
                 replace(sentence, file=self._documents.indexed_name(hit.id), id=None)
@@ -627,9 +632,8 @@ def refusal(error: Exception, most: int) -> str:
     """
     reason = one_line(describe(error))
     length = (most - _MESSAGE_CHARS) // 2  # JSON escapes each backslash and quotation mark
-    cut = ""
-    if len(reason) > length:
-        cut = f"; here the first {length:,} of {len(reason):,} characters"
+    size = f"; here the first {length:,} of {len(reason):,} characters"
+    cut = size if len(reason) > length else ""
     quoted = _quotation(reason[:length], secrets.token_hex(_MARK_BYTES))
     return "\n".join([f"the reason may quote documents{cut}:", *quoted])
 

@@ -32,18 +32,28 @@ from runnel.server import embeddings, page, rerank, retrieval, tei
 from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
 from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
-from runnel.server.refusals import Refusal, RefusalKind, describe_problems, error_responses
+from runnel.server.refusals import (
+    Refusal,
+    RefusalKind,
+    describe_problems,
+    error_responses,
+    field_names,
+)
 from runnel.server.settings import ServerSettings
 from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _KINDS: dict[int, RefusalKind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
+_AN_OBJECT = "this should be an object, {...}"
 # pydantic's types of problems -> what to say in place of its own words
 _PROBLEMS = {
     "extra_forbidden": "this route has no such field; /docs lists its fields",
     "missing": "this field is missing",
+    "model_attributes_type": _AN_OBJECT,
+    "dict_type": _AN_OBJECT,
     "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
 }
+_NO_OBJECT = {"missing", "model_attributes_type"}  # its problems where a body is no object
 # routes of other services that do not exist here -> why
 _ABSENT = {
     "/embed_sparse": "models here have no sparse vectors; /v1/search also searches by words",
@@ -258,8 +268,7 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     problems = [problem | {"msg": _said(problem)} for problem in error.errors()]
     content_type = request.headers.get("content-type", "")
     message = _of_body(problems[0], content_type) or describe_problems(problems, above=1)
-    names = (part for part in problems[0]["loc"][1:] if isinstance(part, str))
-    param = next((name for name in names if name.isidentifier()), None)
+    param = next(iter(field_names(problems[0]["loc"][1:])), None)
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
     kind: RefusalKind = "too_long" if too_long else "invalid"
     return Refusal(kind, message, param=param).response(request.url.path)
@@ -275,7 +284,7 @@ def _said(problem: ErrorDetails) -> str:
 
 def _of_body(problem: ErrorDetails, content_type: str) -> str:
     """Describe a problem of a whole body; "" if it is one of a field."""
-    if problem["type"] == "model_attributes_type" and len(problem["loc"]) == 1:
+    if not field_names(problem["loc"][1:]) and problem["type"] in _NO_OBJECT:
         if isinstance(problem["input"], bytes):
             return f"the Content-Type is {content_type!r}, expected application/json"
         return "the body is not a JSON object, {...}"

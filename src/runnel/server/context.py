@@ -96,9 +96,9 @@ class TextObject(Body):
 
 # Discriminators: without them, errors would be about all types of a union. Tags have a space: names
 # without one are shown in errors, as fields are.
+TextOrObject = Discriminator(lambda given: "an object" if isinstance(given, dict) else "a text")
 TextItem = Annotated[
-    Annotated[Text, Tag("a text")] | Annotated[TextObject, Tag("an object")],
-    Discriminator(lambda given: "an object" if isinstance(given, dict) else "a text"),
+    Annotated[Text, Tag("a text")] | Annotated[TextObject, Tag("an object")], TextOrObject
 ]
 
 

@@ -113,7 +113,7 @@ class EmbeddingsRequest(Body):
     task: Use = None
     input_type: Use = None
     normalized: UnitLength = None
-    embedding_type: Literal["base64"] | Precision | None = None
+    embedding_type: Literal["base64", Precision] | None = None
     output_dtype: Precision | None = None
     truncate: Cut = None
     truncation: Cut = None
@@ -182,7 +182,7 @@ class CohereEmbedRequest(Body):
     inputs: Annotated[list[CohereInput], Some] | None = None
     model: str | None = None
     input_type: Use = None
-    embedding_types: Annotated[list[Literal["base64"] | Precision], Field(min_length=1)] | None = (
+    embedding_types: Annotated[list[Literal["base64", Precision]], Field(min_length=1)] | None = (
         None
     )
     output_dimension: Dimensions = None
@@ -271,7 +271,8 @@ async def create_embeddings(
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
 
-    wanted = TextsToRead.of("input", body.input, prompt, body.truncate, body.truncation)
+    _, cut = body.agreed("truncate", "truncation")
+    wanted = TextsToRead.of("input", body.input, prompt, cut)
     width = body.agreed("dimensions", "output_dimension")
     return await embed_texts(context, request, wanted, write, width, normalize=body.normalized)
 
@@ -361,14 +362,11 @@ async def embed_texts(
     normalize = normalize is not False
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
-        vectors = embedder.encode_rows(rows, job, normalize)
-
-        def shorten(vector: np.ndarray) -> np.ndarray:
-            if normalize:
-                return truncated(vector, width or len(vector))
-            return vector[:width]
-
-        return write(map(shorten, vectors), job.tokens)
+        shortened = (
+            truncated(vector, width or len(vector)) if normalize else vector[:width]
+            for vector in embedder.encode_rows(rows, job, normalize)
+        )
+        return write(shortened, job.tokens)
 
     return await read_rows(context, request, wanted, call)
 

@@ -298,18 +298,13 @@ class Metrics(Collector):
         yield CounterMetricFamily(
             "runnel_tokens", "Tokens that the models have read.", value=work.read
         )
-        yield GaugeMetricFamily(
-            "runnel_queue_tokens", "Tokens admitted and not read yet.", value=work.left
-        )
-        yield GaugeMetricFamily(
-            "runnel_tokens_per_second", "Speed while there was work.", value=work.tokens_per_s
-        )
-        yield GaugeMetricFamily(
-            "runnel_requests_running", "Requests that a thread works on.", value=work.running
-        )
-        yield GaugeMetricFamily(
-            "runnel_requests_waiting", "Requests that wait for a thread.", value=work.waiting
-        )
+        for name, meaning, value in (
+            ("runnel_queue_tokens", "Tokens admitted and not read yet.", work.left),
+            ("runnel_tokens_per_second", "Speed while there was work.", work.tokens_per_s),
+            ("runnel_requests_running", "Requests that a thread works on.", work.running),
+            ("runnel_requests_waiting", "Requests that wait for a thread.", work.waiting),
+        ):
+            yield GaugeMetricFamily(name, meaning, value=value)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -124,14 +124,14 @@ async def document(id: Id, context: InContext) -> dict[str, object]:
     shown, _ = await _shown(context, id)
     document = shown.document
     pages = document.pages or max((block.page or 0 for block in document.blocks), default=0) or None
-    facts = {
+    return {
         "id": id,
         "name": shown.file,
         "title": document.title,
         "pages": pages,
         "pictures": document.kind == "pdf",
+        **document_view(document),
     }
-    return facts | document_view(document)
 
 
 @router.get("/page/document/answers")

@@ -178,11 +178,15 @@ def describe_problems(problems: Iterable[ErrorDetails], above: int = 0) -> str:
     for found in fields.values():
         fitting = [problem for problem in found if not problem["type"].endswith("_type")]
         for problem in fitting or found:
-            parts = problem["loc"][above:]
-            names = [str(part) for part in parts if isinstance(part, int) or part.isidentifier()]
+            names = field_names(problem["loc"][above:])
             lines[f"{'.'.join(names) or 'body'}: {problem['msg']}"] = None
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     return "; ".join([*list(lines)[:_SHOWN], *more])
+
+
+def field_names(parts: Iterable[str | int]) -> list[str]:
+    """Return the fields and the positions in lists among the parts of a place, without tags."""
+    return [str(part) for part in parts if isinstance(part, int) or part.isidentifier()]
 
 
 def error_responses(path: str) -> dict[int | str, dict[str, object]]:

@@ -9,6 +9,7 @@ texts, and finds the sentences of the best.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -28,6 +29,7 @@ from runnel.server.context import (
     Query,
     Some,
     Text,
+    TextOrObject,
     no_effect,
 )
 from runnel.server.embeddings import cohere_meta
@@ -37,7 +39,7 @@ router = APIRouter(tags=["rerank"])
 
 _READ_WHOLE = "documents are read whole"
 LABEL = "LABEL_0"  # the only class of a reranker, as TEI calls it
-_PRUNED = 0.1  # the probability that the sentences of a `pruned_text` exceed
+_LEAST = 0.1  # the probability that sentences of a `pruned_text` and relevant spans exceed
 
 
 class RelevantSpans(Body):
@@ -45,8 +47,9 @@ class RelevantSpans(Body):
 
     mode: Literal["enabled", "disabled"]
     threshold: Annotated[
-        float, Field(ge=0, le=1, description="The score that a span must exceed.")
-    ] = 0.1
+        float | None,
+        Field(ge=0, le=1, description="The score of a span exceeds it (default: 0.1)."),
+    ] = None
     max_spans: Annotated[int | None, Field(ge=1)] = None
 
 
@@ -55,8 +58,7 @@ TopN = Annotated[int | None, Field(ge=1, description="Results to return (default
 
 # a text, or the fields of one by name
 RankDocument = Annotated[
-    Annotated[Text, Tag("a text")] | Annotated[dict[str, Text], Tag("an object")],
-    Discriminator(lambda given: "an object" if isinstance(given, dict) else "a text"),
+    Annotated[Text, Tag("a text")] | Annotated[dict[str, Text], Tag("an object")], TextOrObject
 ]
 
 
@@ -334,7 +336,7 @@ def _ranked(
 
 def _pruned(scored: Scored) -> str:
     """Return the sentences that seem to answer, in reading order."""
-    kept = [one for one in scored.sentences() if probability(one.score) > _PRUNED]
+    kept = [one for one in scored.sentences() if probability(one.score) > _LEAST]
     return " ".join(trimmed(one).text for one in kept)
 
 
@@ -342,11 +344,10 @@ def _spans(scored: Scored, options: RelevantSpans) -> list[Span] | None:
     """Return the sentences above the threshold, best first, without the whitespace around them;
     None if there are none.
     """
-    spans: list[Span] = []
-    for sentence in scored.ranked():
-        score = probability(sentence.score)
-        if score <= options.threshold or len(spans) == options.max_spans:
-            break
-        span = trimmed(sentence)
-        spans.append(Span(start=span.start, end=span.end, score=score))
+    least = _LEAST if options.threshold is None else options.threshold
+    above = takewhile(lambda sentence: probability(sentence.score) > least, scored.ranked())
+    spans = [
+        Span(start=one.start, end=one.end, score=probability(one.score))
+        for one in map(trimmed, islice(above, options.max_spans))
+    ]
     return spans or None

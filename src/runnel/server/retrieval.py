@@ -13,11 +13,19 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Tag
 
 from runnel.records import AnsweringSentence, Explanation, Place, Sentence, highest
 from runnel.request import Progress
-from runnel.server.context import Body, InContext, Query, Some, TextObject
+from runnel.server.context import (
+    Body,
+    InContext,
+    Query,
+    Some,
+    Text,
+    TextObject,
+    TextOrObject,
+)
 from runnel.server.refusals import Refusal, error_responses
 from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, verify_quote
 
@@ -30,14 +38,22 @@ class TextDocument(TextObject):
     id: str | None = None
 
 
+FindDocument = Annotated[
+    Annotated[Text, Tag("a text")] | Annotated[TextDocument, Tag("an object")], TextOrObject
+]
+
+
 class FindRequest(Body):
     """A query, and the documents to find answering sentences in."""
 
     query: Query
-    documents: Annotated[list[str | TextDocument], Some]
+    documents: Annotated[list[FindDocument], Some]
     model: str | None = None
-    top_k: int = Field(
-        10, ge=1, le=10_000, description="Sentences to return, of all documents together."
+    top_k: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Sentences to return, of all documents together (default: 10).",
     )
     unit: Literal["sentence", "clauses", "paragraph"] | None = None
 
@@ -76,14 +92,16 @@ class SearchRequest(Body):
     """A query to the index; see `Index.search`."""
 
     query: Query
-    top_k: int = Field(10, ge=1, le=1000)
+    top_k: int | None = Field(None, ge=1, le=1000, description="Documents (default: 10).")
     where: dict[str, object] | None = Field(
         None, description='Filter by metadata, e.g. {"year": {">=": 2020}}.'
     )
     dense_weight: float | None = Field(None, ge=0)
     rerank: int | None = Field(None, ge=0, le=1000)
     read: int | None = Field(None, ge=0, le=1000)
-    sentences: int = Field(3, ge=0, le=1000)
+    sentences: int | None = Field(
+        None, ge=0, le=1000, description="The most of each document (default: 3)."
+    )
 
 
 class SearchHit(BaseModel):
@@ -135,16 +153,17 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
         TextDocument(text=text) if isinstance(text, str) else text for text in body.documents
     ]
     texts = [document.text for document in documents]
+    most = body.top_k or 10
 
     def call(progress: Progress) -> tuple[float | None, list[DocumentSentence]]:
         ranked = retriever.rank(body.query, texts, unit=body.unit, progress=progress)
         best = [
             (place, sentence)
             for place, scored in enumerate(ranked)
-            for sentence in islice(scored.ranked(), body.top_k)
+            for sentence in islice(scored.ranked(), most)
         ]
         # stable: ties in reading order
-        best = sorted(best, key=lambda found: -found[1].score)[: body.top_k]
+        best = sorted(best, key=lambda found: -found[1].score)[:most]
         sentences = [
             DocumentSentence(document=place, id=documents[place].id, **asdict(sentence))
             for place, sentence in best
@@ -164,8 +183,8 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
     index = loaded.index
 
     def call(progress: Progress) -> list[SearchHit]:
-        options = body.model_dump(exclude={"query", "top_k"})
-        hits = index.newest().search(body.query, body.top_k, **options, progress=progress)
+        options = {name: value for name, value in body if value is not None}
+        hits = index.newest().search(**options, progress=progress)
         return [SearchHit(**hit.as_json()) for hit in hits]
 
     documents, _ = await context.run(request, [body.query], call)

@@ -32,11 +32,10 @@ class ServerSettings:
             not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys
         )
         if odd or not (self.open_bind or self.api_keys or is_loopback(self.host)):
-            problem = f"{self.host} is reachable from other machines, and no API key is set"
             problem = (
                 "an API key is not printable ASCII text, and HTTP headers hold no other"
                 if odd
-                else problem
+                else f"{self.host} is reachable from other machines, and no API key is set"
             )
             raise InputError(
                 f"{problem}; set RUNNEL_API_KEY or --api-key-file, or use --open to serve everyone"
