@@ -229,7 +229,8 @@ def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
         assert [next(files) for _ in range(12)] == [*range(12)]
         meter(1300, 4800)
         assert re.fullmatch(
-            r"reading file 12 of 43: 1,300 questions, [\d,]+ questions/s, \d+ s", next_line()
+            r"reading file 12 of 43: 1,300 of 4,800 questions, [\d,]+ questions/s, \d+ s",
+            next_line(),
         )
     count = said.qsize()
     time.sleep(0.1)

@@ -166,7 +166,8 @@ class Index:
         Args:
             documents: any iterable. A "title" in the metadata is shown with search results if the
                 document has none of its own.
-            progress: called after each step with (tokens done, None).
+            progress: called after each step with (tokens done, tokens of the documents that were
+                taken so far, or None for a recurrent model).
             on_commit: called when a part of the documents is safe on disk, in the thread that
                 writes while the next part is read.
 
@@ -202,7 +203,7 @@ class Index:
                     written.result()  # waits for the commit, so that reads see it
                 old = self.store.documents(replaced, saved=True)
                 saved = [old[row.id].saved if row.id in old else None for row in batch]
-                new = self.encoder.encode(batch, saved, count.part())
+                new = self.encoder.encode(batch, saved, count.part(totals=True))
                 changes.count(new, stored)
                 written.result()
                 written = writer.submit(self._write, new, on_commit)
