@@ -284,6 +284,7 @@ class Meter(WorkProgress):
             if len(files) > 1:
                 self.label = f"{self._work} file {number:,} of {len(files):,}"
             self._more_files = number < len(files)
+            self(self._done, self._total)
             yield file
 
     def __call__(self, done: int, total: int | None = None) -> None:
