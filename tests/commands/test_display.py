@@ -245,7 +245,12 @@ def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
         assert [next(files) for _ in range(12)] == [*range(12)]
         meter(1300, 4800)
         assert re.fullmatch(
-            r"reading file 12 of 43: 1,300 of 4,800 questions, [\d,]+ questions/s, \d+ s",
+            r"reading file 12 of 43: 1,300 questions, [\d,]+ questions/s, \d+ s", next_line()
+        )
+        assert [*files][-1] == 42
+        meter(4700, 4800)
+        assert re.fullmatch(
+            r"reading file 43 of 43: 4,700 of 4,800 questions, [\d,]+ questions/s, \d+ s",
             next_line(),
         )
     count = said.qsize()
