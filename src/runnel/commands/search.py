@@ -195,10 +195,13 @@ def open_index(
 
     project = None
     if place is None:
-        project = indexes.expect_or_make_project(model) if update else indexes.expect_project()
+        project = indexes.expect_or_make_project() if update else indexes.expect_project()
     note_compiling()
     start = time.perf_counter()
-    index = Index.open(str(place if project is None else project.place), model)
+    if project is None:
+        index = Index.open(str(place), model)
+    else:
+        index = Index.open_or_create(project.place, model)
     timings["open"] = time.perf_counter() - start
     if project is not None and update:
         indexes.refresh_project(project, index, ocr)

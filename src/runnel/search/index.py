@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from runnel.checks import expect_series
 from runnel.errors import InputError, StoreError
@@ -26,7 +27,7 @@ from runnel.search.files import Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import DocumentRow, FieldType, OnCommit
-from runnel.search.stores import Store, create_store, open_store
+from runnel.search.stores import Store, create_store, holds_index, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import (
@@ -132,6 +133,22 @@ class Index:
         if not isinstance(embedder, Embedder):
             embedder = Embedder.load(store.settings.model if embedder is None else embedder)
         return cls(store, embedder)
+
+    @classmethod
+    def open_or_create(
+        cls, path: str | Path, embedder: Embedder | str | Path | None = None, **settings: Any
+    ) -> Index:
+        """Open the index at a place, or create it there with the `settings` of `create`; "pocket"
+        is the default model of a new one. If another process creates it meanwhile, that one is
+        opened. Raises as `open` and `create`.
+        """
+        if not holds_index(path):
+            try:
+                return cls.create(path, embedder or "pocket", **settings)
+            except StoreError:
+                if not holds_index(path):
+                    raise
+        return cls.open(path, embedder)
 
     def close(self) -> None:
         """Release the lock for other writers."""

@@ -33,6 +33,7 @@ log = logging.getLogger("runnel")
 NAME = ".runnel"
 _INDEX = "index"
 _FORMAT = 1
+_BEGUN = (".gitignore", "project.json.")  # the beginnings of the first names, of partial files too
 
 
 def index_name(place: str) -> str:
@@ -82,6 +83,9 @@ class Project:
                     raise StoreError(
                         f"{link} is a link, which may lead to files elsewhere; remove it"
                     )
+        # another process has just made the folder, or was killed when it had
+        if place.is_dir() and all(name.startswith(_BEGUN) for name in os.listdir(place)):
+            return cls(folder)
         problem = ""
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))

@@ -57,7 +57,7 @@ from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document
 from runnel.search.index import Index
-from runnel.search.stores import holds_index, open_store
+from runnel.search.stores import open_store
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
 from runnel.text.trec import read_scores
@@ -564,8 +564,7 @@ def _open_index(
         index = Index.open(system.place, embedder)
         return index, names_of(index.store.content_hashes(), task)[0]
     assert task.corpus is not None
-    is_made = holds_index(made_at)
-    opened = Index.open(made_at, embedder) if is_made else Index.create(made_at, embedder)
+    opened = Index.open_or_create(made_at, embedder)
     with opened as index, open_progress("indexing") as progress:
         changes = index.add(
             (Document(document.id, document.text) for document in task.corpus), progress=progress
