@@ -286,8 +286,9 @@ class RunnelRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **replaced: Any
     ) -> list[Document]:
-        search = partial(self._get_relevant_documents, query, run_manager=run_manager.get_sync())
-        return await asyncio.to_thread(search, **replaced)
+        return await asyncio.to_thread(
+            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **replaced
+        )
 
 
 class RunnelReranker(BaseDocumentCompressor):

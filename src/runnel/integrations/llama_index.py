@@ -115,9 +115,8 @@ class RunnelEmbedding(_Named, BaseEmbedding):
         max_tokens: int | None = None,
         **fields: Any,
     ) -> None:
-        fields = {"embed_batch_size": _BATCH, "max_tokens": max_tokens} | fields
-        fields |= {"model_name": name_of(Embedder, model_name)}
-        super().__init__(**fields)
+        defaults = {"embed_batch_size": _BATCH, "max_tokens": max_tokens}
+        super().__init__(**defaults | fields | {"model_name": name_of(Embedder, model_name)})
         self._embedder = loaded(Embedder, model_name)
 
     def _get_query_embedding(self, query: str) -> list[float]:

@@ -33,7 +33,6 @@ log = logging.getLogger("runnel")
 NAME = ".runnel"
 _INDEX = "index"
 _FORMAT = 1
-_BEGUN = (".gitignore", "project.json.")  # the beginnings of the first names, of partial files too
 
 
 def index_name(place: str) -> str:
@@ -83,8 +82,10 @@ class Project:
                     raise StoreError(
                         f"{link} is a link, which may lead to files elsewhere; remove it"
                     )
-        # another process has just made the folder, or was killed when it had
-        if place.is_dir() and all(name.startswith(_BEGUN) for name in os.listdir(place)):
+        # Another process has just made the folder, or was killed when it had: at most the first
+        # file is there, and the second one in part, as "project.json.xxxxxxxx.partial".
+        first = (".gitignore", "project.json.")
+        if place.is_dir() and all(name.startswith(first) for name in os.listdir(place)):
             return cls(folder)
         problem = ""
         try:

@@ -419,11 +419,10 @@ def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
 
 def _with_rules_of(rules: tuple[_Rules, ...], folder: str, on_error: OnError) -> tuple[_Rules, ...]:
     """Return the rules, and the rules of the files in a folder."""
-    files = [_read_rules(folder, Path(folder, name), on_error) for name in _RULE_FILES]
     return rules + tuple(
         file._replace(precedence=precedence)
-        for precedence, found in enumerate(files)
-        for file in found
+        for precedence, name in enumerate(_RULE_FILES)
+        for file in _read_rules(folder, Path(folder, name), on_error)
     )
 
 

@@ -153,8 +153,8 @@ class PassageReader(Reader):
             take = sums.take if options.remember else None
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
         engine = model.document_engine if options.remember else model.engine
-        count = TokenCount(options.progress, sum(len(request.ids) for request in requests))
-        results = engine.run(requests, count.add)
+        total = sum(len(request.ids) for request in requests)
+        results = engine.run(requests, TokenCount(options.progress, total).add)
         read = []
         pooled = [
             (

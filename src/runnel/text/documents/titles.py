@@ -97,11 +97,11 @@ _FILLED_IN = re.compile(
 
 def is_filled_in(title: str) -> bool:
     """Return whether a program filled in a title, or it says nothing."""
-    words = _WINDOW.sub("", title.lower().strip(" \"'"), count=1)
-    words = words.strip("[](){}<>\"'«»„“”. ") or words
+    words = _WINDOW.sub("", title.lower().strip(" \"'")).strip("[](){}<>\"'«»„“”. ")
     name = _NUMBER.sub("", words)
     return (
-        words in _NEW
+        not words
+        or words in _NEW
         or name in _NEW
         or (name != words and name in _NUMBERED)
         or _FILLED_IN.fullmatch(words) is not None
