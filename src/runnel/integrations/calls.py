@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from functools import wraps
 from pathlib import Path
 from threading import RLock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -57,12 +57,14 @@ T = TypeVar("T")
 Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
 
 
-def in_a_thread(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+def in_a_thread(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return the async form of a method."""
 
     @wraps(method)
-    async def run(*args: P.args, **options: P.kwargs) -> T:
-        return await asyncio.to_thread(method, *args, **options)
+    async def run(self: Any, *args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self, *args, **options)
 
     return run
 
