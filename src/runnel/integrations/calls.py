@@ -63,7 +63,7 @@ def in_a_thread(
     """Return the async form of a method."""
 
     @wraps(method)
-    async def run(self: Any, *args: P.args, **options: P.kwargs) -> T:
+    async def run(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.to_thread(method, self, *args, **options)
 
     return run

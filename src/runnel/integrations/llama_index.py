@@ -151,7 +151,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
     _kind = Embedder
 
     def _parse_nodes(
-        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: object
+        self, /, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: object
     ) -> list[BaseNode]:
         parsed: list[BaseNode] = []
         for node in get_tqdm_iterable(nodes, show_progress, "Parsing nodes"):
