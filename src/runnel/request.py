@@ -173,12 +173,17 @@ class TokenCount:
             self.total = (self.total or 0) + tokens(text)
             yield text
 
-    def part(self) -> Progress:
-        """Return the `progress` of a part of the work, which counts its own tokens from 0."""
-        last = 0
+    def part(self, *, totals: bool = False) -> Progress:
+        """Return the `progress` of a part of the work, which counts its own tokens from 0; with
+        `totals` its total counts, too, so the total is of the parts that have begun.
+        """
+        last = known = 0
 
-        def report(done: int, _: int | None) -> None:
-            nonlocal last
+        def report(done: int, total: int | None) -> None:
+            nonlocal last, known
+            if totals and total is not None:
+                self._total = (self._total or 0) + total - known
+                known = total
             self.add(done - last)
             last = done
 

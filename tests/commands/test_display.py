@@ -205,6 +205,22 @@ def test_meter_shows_tokens_per_second_once_work_takes_long(monkeypatch):
         )
 
 
+def test_a_bar_shows_the_file_and_no_total_before_the_last_file_is_opened(monkeypatch):
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    monkeypatch.setattr(display, "_BAR_S", 0.0)
+    totals = []
+    with Meter("reading") as meter:
+        for number in meter.files(range(3)):  # shown before anything is read
+            meter(number, 40)
+            assert meter._bar is not None
+            totals.append(meter._bar.tasks[0].total)
+    assert totals == [None, None, 40]
+    assert "reading file 1 of 3" in screen.getvalue()
+    assert "reading file 3 of 3" in screen.getvalue()
+
+
 def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
     """Also while one step takes long, and none after the end."""
     said = Queue()
@@ -230,6 +246,12 @@ def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
         meter(1300, 4800)
         assert re.fullmatch(
             r"reading file 12 of 43: 1,300 questions, [\d,]+ questions/s, \d+ s", next_line()
+        )
+        assert [*files][-1] == 42
+        meter(4700, 4800)
+        assert re.fullmatch(
+            r"reading file 43 of 43: 4,700 of 4,800 questions, [\d,]+ questions/s, \d+ s",
+            next_line(),
         )
     count = said.qsize()
     time.sleep(0.1)

@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -580,3 +581,23 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(find, tmp_path, 
         == "runnel: note: a.md is not remembered: it changed while it was read\n"
     )
     assert entries(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_thirty_remembered_documents_cost_a_question_at_most_three_times_one():
+    """In processor time: only the best sentences of all together are read again."""
+    retriever = SentenceRetriever.load("pocket")
+    texts = [
+        " ".join(f"Ship {n} of harbor {d} carries {n * d} barrels." for n in range(4 if d else 60))
+        for d in range(30)
+    ]
+    remembered = list(retriever.remember(texts))
+
+    def seconds(documents):
+        start = time.process_time()
+        retriever.second_look(list(retriever.first_look("how many barrels", documents)))
+        return time.process_time() - start
+
+    seconds(remembered[:1])  # the kernels are ready afterwards
+    one = min(seconds(remembered[:1]) for _ in range(3))
+    assert min(seconds(remembered) for _ in range(3)) <= 3 * one

@@ -6,15 +6,17 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.children import PROGRAMS
+from helpers.children import GIVE_UP_S, PROGRAMS
 from helpers.files import write_files
 
+from runnel import Index
 from runnel.errors import InputError
 from runnel.files import WriterLock
 from runnel.search.filters import parse_conditions
@@ -272,3 +274,30 @@ def test_the_language_of_a_new_index(run, tmp_path):
     run("index", "a.txt", "--to", "library", "--language", "fr").refused("the language de")
     assert run("search", "Mai", "--in", "library", "--language", "fr").code == 2
     assert run("find", "Mai", "a.txt", "--language", "not a code").code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [["search", "what burned"], ["index"], ["index", ".", "--to", "library"]]
+)
+def test_two_processes_index_one_folder_at_once(folder, command):
+    """Both begin without an index; one may have to wait, and says so."""
+    write_files(folder, {"mill.txt": "The mill burned in 1911."})
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "runnel", *command],
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    ended = [(process.communicate(timeout=GIVE_UP_S)[1], process.returncode) for process in both]
+    assert any(code == 0 for _, code in ended)
+    for said, code in ended:
+        assert code == 0 or "is being written by process" in said
+        assert "Traceback" not in said and "move" not in said
+    place = folder / ("library" if "--to" in command else ".runnel/index")
+    with Index.open(place) as index:
+        assert len(index) == 3

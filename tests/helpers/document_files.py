@@ -20,6 +20,7 @@ def pdf(
     *,
     outline: Sequence[tuple[str, int]] = (),
     encrypted: bool = False,
+    title: str = "",
 ) -> bytes:
     """A PDF file. `pages`: a list of pages, each a list of lines, or None for a picture; a line
     None is empty space.
@@ -30,6 +31,7 @@ def pdf(
     Args:
         outline: (title, page from 0) pairs.
         encrypted: asks for a password that nobody has.
+        title: in its properties.
     """
     kids = " ".join(f"{5 + 2 * i} 0 R" for i in range(len(pages)))
     first = 5 + 2 * len(pages)
@@ -55,12 +57,12 @@ def pdf(
         objects.append(
             f"<< /Type /Outlines /First {first + 1} 0 R /Last {last} 0 R /Count {len(outline)} >>"
         )
-        for i, (title, page) in enumerate(outline, start=first + 1):
+        for i, (name, page) in enumerate(outline, start=first + 1):
             near = (f"/Prev {i - 1} 0 R " if i > first + 1 else "") + (
                 f"/Next {i + 1} 0 R " if i < last else ""
             )
             objects.append(
-                f"<< /Title ({title}) /Parent {first} 0 R {near}/Dest [{5 + 2 * page} 0 R /Fit] >>"
+                f"<< /Title ({name}) /Parent {first} 0 R {near}/Dest [{5 + 2 * page} 0 R /Fit] >>"
             )
     extra = (
         f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{repeat('11', 32)}>"
@@ -68,6 +70,9 @@ def pdf(
         if encrypted
         else ""
     )
+    if title:
+        objects.append(f"<< /Title ({title}) >>")
+        extra += f"/Info {len(objects)} 0 R"
     return _assemble(objects, extra)
 
 

@@ -307,3 +307,17 @@ def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embe
         index.add([Document("dog", "The dog sleeps.")])
         reader.refresh()
         assert reader.search("dog sleeps")[0].id == "dog" and not reader.store.refresh()
+
+
+def test_an_index_that_another_process_has_just_made_is_opened(embedder, tmp_path, monkeypatch):
+    """The place was empty when the caller looked, and is not when it creates the index."""
+    place = tmp_path / "index"
+    with Index.open_or_create(place, embedder, fields={"year": "int"}) as index:
+        index.add([Document("a", "The mill burned.", {"year": 1911})])
+    seen = iter([False, True])
+    monkeypatch.setattr("runnel.search.index.holds_index", lambda place: next(seen))
+    opened = Index.open_or_create(place, embedder)
+    assert len(opened) == 1 and opened.store.settings.fields == {"year": "int"}
+    monkeypatch.setattr("runnel.search.index.holds_index", lambda place: False)
+    with pytest.raises(StoreError, match="already holds an index"):
+        Index.open_or_create(place, embedder)

@@ -17,6 +17,7 @@ from runnel.models.pocket import looks, scorer, steps
 from runnel.models.pocket.steps import read_blocks
 from runnel.models.recurrent.memory import DocumentState
 from runnel.request import TokenCount
+from runnel.search import encoding
 from runnel.search.check import check_store
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
@@ -146,6 +147,17 @@ def test_remembered_documents_rank_as_whole_pairs_do(index, plain, monkeypatch):
     )
     assert from_memory == pytest.approx(scores, abs=2e-2)  # int8
     assert max(scores.values()) - min(scores.values()) > 0.1
+
+
+def test_the_total_of_a_progress_is_of_all_documents_taken_so_far(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "_BATCH_DOCUMENTS", 2)
+    steps: list[tuple[int, int]] = []
+    with Index.create(tmp_path / "index") as index:
+        rows = [Document(name, text) for name, text in TEXTS.items()]
+        changes = index.add(rows, progress=lambda done, total: steps.append((done, total)))
+    assert steps == sorted(steps) and all(done <= total for done, total in steps)
+    assert steps[-1] == (changes.tokens_read, changes.tokens_read)
+    assert len({total for _, total in steps}) == -(-len(TEXTS) // 2)
 
 
 def test_remembered_documents_are_read_once_unless_the_reranker_reads_them_otherwise(

@@ -102,14 +102,25 @@ def stored(*paths, **changed):
 )
 def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
     (tmp_path / ".runnel").mkdir()
-    if content is not None:
-        (tmp_path / ".runnel" / "project.json").write_text(content)
+    name = "project.json" if content is not None else "notes.txt"
+    (tmp_path / ".runnel" / name).write_text(content or "")
     with pytest.raises(StoreError, match=rf"project.json .*{reason}"):
         Project.find(tmp_path)
     shutil.rmtree(tmp_path / ".runnel")
     (tmp_path / ".runnel").write_text("")
     with pytest.raises(StoreError, match=r"project.json cannot be used .*Not a directory"):
         Project.find(tmp_path)
+
+
+@pytest.mark.parametrize("names", [[], [".gitignore"], [".gitignore", "project.json.0a.partial"]])
+def test_a_project_that_was_only_begun_is_a_new_one(tmp_path, names):
+    """Another process has just made the folder, or was killed when it had."""
+    write_files(tmp_path, {f".runnel/{name}": "" for name in names})
+    (tmp_path / ".runnel").mkdir(exist_ok=True)
+    project = Project.find(tmp_path)
+    assert project == Project(tmp_path)
+    project.extend([]).save()
+    assert Project.find(tmp_path).paths == (".",)
 
 
 @pytest.mark.parametrize("boundary", ["ceiling", "home", "writable", "mount"])

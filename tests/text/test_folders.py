@@ -192,6 +192,30 @@ def test_ignore_files_hold_over_those_of_git_in_all_repositories(tree):
 
 
 @needs_git
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({".gitignore": "*.txt", ".ignore": "!a.txt", ".rgignore": "a.txt"}, ["b.md", "d.md"]),
+        ({".gitignore": "*.txt", ".ignore": "*.md", ".rgignore": "!*.md"}, ["b.md", "d.md"]),
+        (
+            {"deep/.gitignore": "!c.txt", "deep/.ignore": "!c.txt", ".rgignore": "c.txt"},
+            ["b.md", "d.md"],
+        ),
+        ({"deep/.rgignore": "!c.txt", ".rgignore": "c.txt"}, ["b.md", "c.txt", "d.md"]),
+        ({".rgignore": "drafts/"}, ["b.md", "c.txt"]),
+        ({"../.gitignore": "*", "../.ignore": "c.txt"}, ["b.md", "d.md"]),  # above the repository
+        ({"../.ignore": "drafts/", "../.rgignore": "/tree/deep/b.md"}, ["c.txt"]),
+        ({"../.rgignore": "deep/"}, ["b.md", "c.txt", "d.md"]),  # which is named
+    ],
+)
+def test_ripgreps_rules_hold_over_those_of_git_and_in_all_folders_below(tree, rules, expected):
+    # ripgrep 13 lists the same files
+    git(tree, "init", "-q")
+    write_files(tree, rules)
+    assert [name.rpartition("/")[2] for name in names(tree, tree / "deep")] == expected
+
+
+@needs_git
 @pytest.mark.parametrize("at", ["default", "gitconfig", "xdg", "quoted"])
 def test_the_users_rules_for_all_repositories_hold_in_repositories(tree, monkeypatch, at):
     home = tree.parent / "home"

@@ -257,6 +257,7 @@ class Meter(WorkProgress):
         self._start = time.monotonic()
         self._done = 0
         self._total: int | None = None
+        self._more_files = False
         self._bar: Progress | None = None
         self._over = threading.Event()
         self._on_terminal = sys.stderr.isatty()
@@ -276,16 +277,19 @@ class Meter(WorkProgress):
             self._bar.stop()
 
     def files(self, files: Sequence[Item]) -> Iterator[Item]:
-        """Yield files, and show which one is being read, if there are several."""
+        """Yield files, and show which one was opened last, if there are several. A total is of the
+        opened files, so it is shown when all are.
+        """
         for number, file in enumerate(files, start=1):
             if len(files) > 1:
                 self.label = f"{self._work} file {number:,} of {len(files):,}"
+            self._more_files = number < len(files)
+            self(self._done)
             yield file
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        if self.label != self._work:
-            total = None  # the tokens of later files are not known yet
-        self._done, self._total = done, total
+        self._done = done
+        self._total = None if self._more_files else total
         if not (_progress_shown and self._on_terminal) or time.monotonic() - self._start < _BAR_S:
             return
         if self._bar is None:
@@ -293,7 +297,7 @@ class Meter(WorkProgress):
         self._bar.update(
             self._bar.task_ids[0],
             completed=done,
-            total=total,
+            total=self._total,
             description=self.label,
             speed=self._rate(),
         )

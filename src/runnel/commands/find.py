@@ -84,7 +84,7 @@ class ParsingOptions:
     no_ignore: Annotated[
         bool,
         typer.Option(
-            "--no-ignore", help="Also read files that .gitignore and .ignore files ignore."
+            "--no-ignore", help="Also read files that .gitignore, .ignore or .rgignore ignores."
         ),
     ] = False
     language: Annotated[

@@ -45,8 +45,8 @@ def index(
 
     The project's own index is in the folder .runnel of the working directory or of one above it.
     PATHs are added to its paths (without any: the whole folder), and `runnel search` keeps it up to
-    date. Files that .gitignore files ignore are not read. Of a long file that has grown, only the
-    new text is read.
+    date. Files that .gitignore and .ignore files ignore are not read. Of a long file that has
+    grown, only the new text is read.
     """
     parameters.refuse({"--keep-missing": keep_missing and not options.to}, "needs --to")
     parameters.refuse({"PATH": options.to and not paths}, "to read is needed with --to")

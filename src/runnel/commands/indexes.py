@@ -75,18 +75,15 @@ class IndexOptions:
     ) -> Index:
         """Open the index at `place`, or create it there with these options."""
         from runnel.search.index import Index
-        from runnel.search.stores import holds_index
 
-        if not holds_index(place):
-            return Index.create(
-                place,
-                self.model or "pocket",
-                fields=fields,
-                passage_tokens=self.passage_tokens,
-                remember=remember,
-                language=language,
-            )
-        index = Index.open(place, self.model)
+        index = Index.open_or_create(
+            place,
+            self.model,
+            fields=fields,
+            passage_tokens=self.passage_tokens,
+            remember=remember,
+            language=language,
+        )
         settings = index.store.settings
         differences = []
         if fields and fields != settings.fields:
@@ -158,11 +155,10 @@ def expect_project() -> Project:
     return project
 
 
-def expect_or_make_project(model: str | None) -> Project:
-    """Return the project that holds the working directory; make an empty one of this folder, if
-    there is none.
+def expect_or_make_project() -> Project:
+    """Return the project that holds the working directory; make one of this folder, still without
+    an index, if there is none.
     """
-    from runnel.search.index import Index
     from runnel.search.project import NAME, Project
     from runnel.search.stores import holds_index
 
@@ -177,7 +173,6 @@ def expect_or_make_project(model: str | None) -> Project:
             f"note: there is no index yet; indexing {project.folder} in {project.folder / NAME}"
         )
         project.save()
-        Index.create(project.place, model or "pocket").close()
     return project
 
 

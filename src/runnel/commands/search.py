@@ -154,7 +154,11 @@ def search(
             display.print_json(hit.as_json(), indent=None)
     elif form == "files":
         display.print_names(
-            dict.fromkeys(name for hit in hits for name in (_file(hit), *_copies(hit)))
+            dict.fromkeys(
+                name
+                for hit in hits
+                for name in (_file(hit), *(_shown(place.file) for place in hit.also))
+            )
         )
     elif form == "plain" and not explain:
         for line in (line for hit in hits for line in _lines(hit)):
@@ -195,10 +199,11 @@ def open_index(
 
     project = None
     if place is None:
-        project = indexes.expect_or_make_project(model) if update else indexes.expect_project()
+        project = indexes.expect_or_make_project() if update else indexes.expect_project()
     note_compiling()
     start = time.perf_counter()
-    index = Index.open(str(place if project is None else project.place), model)
+    opens = Index.open if project is None else Index.open_or_create
+    index = opens(str(place if project is None else project.place), model)
     timings["open"] = time.perf_counter() - start
     if project is not None and update:
         indexes.refresh_project(project, index, ocr)
@@ -216,11 +221,6 @@ def _file(hit: Hit) -> str:
 def _shown(name: str) -> str:
     path = Path(name)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else name
-
-
-def _copies(hit: Hit) -> list[str]:
-    """Return the files of the documents that say the same, or their ids."""
-    return [_shown(place.file) for place in hit.also]
 
 
 def _lines(hit: Hit) -> list[str]:

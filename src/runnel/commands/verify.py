@@ -50,13 +50,16 @@ def verify(
             raise InputError("standard input can be the quote or a file, not both")
         quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
     skipped: list[Skipped] = []
-    with reading.reader() as reader:
-        verified = verify(
-            quote,
-            read_documents(
-                files, reader, skipped, selection=reading.selection(), report=display.say
-            ),
+    with reading.reader() as reader, display.Meter("reading") as meter:
+        documents = read_documents(
+            files,
+            reader,
+            skipped,
+            selection=reading.selection(),
+            report=display.say,
+            through=meter.files,
         )
+        verified = verify(quote, documents)
     unread = sum(bool(file.error) for file in skipped)
     if as_json:
         display.print_json(

@@ -1,5 +1,6 @@
 """What the modules of this package share.
 
+    in_a_thread         the async form of a method
     loaded, name_of     a model that was given loaded or by name; its name, to store it
     document_vectors, ranked, best_sentences    one call each of the three jobs of a model
     search_results      a search of an index, as a library's documents or sentences
@@ -8,14 +9,16 @@
 n  texts   d  width of vectors
 """
 
+import asyncio
 import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -38,7 +41,6 @@ from runnel.search.filters import IDS, Condition, Filter
 from runnel.search.index import Index
 from runnel.search.pipeline import document_scores
 from runnel.search.records import DocumentRow
-from runnel.search.stores import holds_index
 
 log = logging.getLogger("runnel")
 # The key of a stored text's metadata for what a library keeps with a text besides its metadata:
@@ -50,7 +52,21 @@ _PASSAGES = 4
 _NAMED = 5  # failed texts in an error
 Matches = Callable[[DocumentRow], bool]
 Scored = list[tuple[DocumentRow, float]]
+P = ParamSpec("P")
+T = TypeVar("T")
 Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
+
+
+def in_a_thread(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the async form of a method."""
+
+    @wraps(method)
+    async def run(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self, *args, **options)
+
+    return run
 
 
 def loaded(kind: type[Loadable], model: object) -> Loadable:
@@ -208,8 +224,7 @@ class IndexTexts:
             index = tempfile.mkdtemp(prefix="runnel-")
             weakref.finalize(self, shutil.rmtree, index, ignore_errors=True)
         if not isinstance(index, Index):
-            made = holds_index(index)
-            index = Index.open(index, model) if made else Index.create(index, model or "pocket")
+            index = Index.open_or_create(index, model)
         self._index = index
         self._writing = RLock()  # one thread writes at a time: libraries call from several threads
 

@@ -6,12 +6,9 @@ with the names of models. A `model` is a loaded one or what its class's `load` t
 cuts longer texts, with a warning (None: nothing is cut).
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, Self
 
 from runnel import records
 from runnel.checks import expect_count, expect_text
@@ -24,6 +21,7 @@ from runnel.integrations.calls import (
     best_sentences,
     document_vectors,
     fields_of,
+    in_a_thread,
     loaded,
     name_of,
     ranked,
@@ -43,18 +41,6 @@ with needing("this needs haystack-ai", "haystack"):
     from haystack.utils.filters import document_matches_filter
 
 Filters = dict[str, Any]  # Haystack's filters, on any field or metadata
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _in_a_thread(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return the async form of a method."""
-
-    @wraps(method)
-    async def run(*args: P.args, **options: P.kwargs) -> T:
-        return await asyncio.to_thread(method, *args, **options)
-
-    return run
 
 
 class _WithModel(Generic[Loadable]):
@@ -90,7 +76,7 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
         expect_text(text, "the text to embed")
         return {"embedding": self._get().encode_query(text, max_tokens=self.max_tokens).tolist()}
 
-    run_async = _in_a_thread(run)
+    run_async = in_a_thread(run)
 
 
 @component
@@ -131,7 +117,7 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
             ]
         }
 
-    run_async = _in_a_thread(run)
+    run_async = in_a_thread(run)
 
 
 class RunnelDocumentStore:
@@ -229,14 +215,14 @@ class RunnelDocumentStore:
     def delete_all_documents(self) -> None:
         self._texts.delete()
 
-    count_documents_async = _in_a_thread(count_documents)
-    count_documents_by_filter_async = _in_a_thread(count_documents_by_filter)
-    filter_documents_async = _in_a_thread(filter_documents)
-    write_documents_async = _in_a_thread(write_documents)
-    delete_documents_async = _in_a_thread(delete_documents)
-    update_by_filter_async = _in_a_thread(update_by_filter)
-    delete_by_filter_async = _in_a_thread(delete_by_filter)
-    delete_all_documents_async = _in_a_thread(delete_all_documents)
+    count_documents_async = in_a_thread(count_documents)
+    count_documents_by_filter_async = in_a_thread(count_documents_by_filter)
+    filter_documents_async = in_a_thread(filter_documents)
+    write_documents_async = in_a_thread(write_documents)
+    delete_documents_async = in_a_thread(delete_documents)
+    update_by_filter_async = in_a_thread(update_by_filter)
+    delete_by_filter_async = in_a_thread(delete_by_filter)
+    delete_all_documents_async = in_a_thread(delete_all_documents)
 
 
 def _stored(document: Document) -> records.Document:
@@ -334,7 +320,7 @@ class RunnelRetriever:
             ]
         }
 
-    run_async = _in_a_thread(run)
+    run_async = in_a_thread(run)
 
 
 @component
@@ -370,7 +356,7 @@ class RunnelRanker(_WithModel[Reranker]):
             "documents": [replace(documents[position], score=score) for position, score in best]
         }
 
-    run_async = _in_a_thread(run)
+    run_async = in_a_thread(run)
 
 
 @component
@@ -413,7 +399,7 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
             results.append(Document(content=sentence.text, meta=meta, score=sentence.score))
         return {"documents": results}
 
-    run_async = _in_a_thread(run)
+    run_async = in_a_thread(run)
 
 
 def _texts(documents: list[Document]) -> list[str]:

@@ -179,19 +179,21 @@ class RunnelVectorStore(VectorStore):
         self, query: str, k: int = 4, filter: DocumentFilter | None = None
     ) -> list[Document]:
         """Return the k documents nearest to a query, best first."""
-        return [document for document, _ in self._nearest(query, k, filter)]
+        return [document for document, _ in self.similarity_search_with_score(query, k, filter)]
 
     def similarity_search_with_score(
-        self, query: str, k: int = 4, filter: DocumentFilter | None = None
+        self, query: str | Sequence[float], k: int = 4, filter: DocumentFilter | None = None
     ) -> list[tuple[Document, float]]:
-        """Return the k nearest documents, with their cosines."""
-        return self._nearest(query, k, filter)
+        """Return the k documents nearest to a query or a vector (d,), with their cosines."""
+        fits = filter if callable(filter) else lambda one: matches(filter or {}, one.metadata)
+        chosen = None if filter is None else lambda row: fits(_document(row))
+        return [(_document(row), score) for row, score in self._texts.nearest(query, k, chosen)]
 
     def similarity_search_by_vector(  # type: ignore[override]
         self, embedding: list[float], k: int = 4, filter: DocumentFilter | None = None
     ) -> list[Document]:
         """Return the k documents nearest to a vector (d,), best first."""
-        return [document for document, _ in self._nearest(embedding, k, filter)]
+        return [document for document, _ in self.similarity_search_with_score(embedding, k, filter)]
 
     def max_marginal_relevance_search(  # type: ignore[override]
         self,
@@ -218,17 +220,10 @@ class RunnelVectorStore(VectorStore):
         filter: DocumentFilter | None = None,
     ) -> list[Document]:
         """Return documents as `max_marginal_relevance_search`, for a vector (d,)."""
-        found = [document for document, _ in self._nearest(embedding, max(k, fetch_k), filter)]
+        found = self.similarity_search_by_vector(embedding, max(k, fetch_k), filter)
         vectors = self.embeddings.embed_documents([document.page_content for document in found])
         chosen = maximal_marginal_relevance(np.array(embedding), vectors, lambda_mult, k)
         return [found[place] for place in chosen]
-
-    def _nearest(
-        self, query: str | Sequence[float], k: int, filter: DocumentFilter | None
-    ) -> list[tuple[Document, float]]:
-        fits = filter if callable(filter) else lambda one: matches(filter or {}, one.metadata)
-        chosen = None if filter is None else lambda row: fits(_document(row))
-        return [(_document(row), score) for row, score in self._texts.nearest(query, k, chosen)]
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return lambda cosine: max(cosine, 0.0)
@@ -291,8 +286,9 @@ class RunnelRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **replaced: Any
     ) -> list[Document]:
-        search = partial(self._get_relevant_documents, query, run_manager=run_manager.get_sync())
-        return await asyncio.to_thread(search, **replaced)
+        return await asyncio.to_thread(
+            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **replaced
+        )
 
 
 class RunnelReranker(BaseDocumentCompressor):

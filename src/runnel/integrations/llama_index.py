@@ -6,7 +6,6 @@ they load it again. A `model` is a loaded one or what its class's `load` takes; 
 longer texts, with a warning (None: nothing is cut).
 """
 
-import asyncio
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from runnel.integrations.calls import (
     best_sentences,
     document_vectors,
     fields_of,
+    in_a_thread,
     loaded,
     name_of,
     ranked,
@@ -115,9 +115,8 @@ class RunnelEmbedding(_Named, BaseEmbedding):
         max_tokens: int | None = None,
         **fields: Any,
     ) -> None:
-        fields = {"embed_batch_size": _BATCH, "max_tokens": max_tokens} | fields
-        fields |= {"model_name": name_of(Embedder, model_name)}
-        super().__init__(**fields)
+        defaults = {"embed_batch_size": _BATCH, "max_tokens": max_tokens}
+        super().__init__(**defaults | fields | {"model_name": name_of(Embedder, model_name)})
         self._embedder = loaded(Embedder, model_name)
 
     def _get_query_embedding(self, query: str) -> list[float]:
@@ -129,14 +128,9 @@ class RunnelEmbedding(_Named, BaseEmbedding):
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return document_vectors(self._embedder, texts, self.max_tokens)
 
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return await asyncio.to_thread(self._get_query_embedding, query)
-
-    async def _aget_text_embedding(self, text: str) -> list[float]:
-        return await asyncio.to_thread(self._get_text_embedding, text)
-
-    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return await asyncio.to_thread(self._get_text_embeddings, texts)
+    _aget_query_embedding = in_a_thread(_get_query_embedding)
+    _aget_text_embedding = in_a_thread(_get_text_embedding)
+    _aget_text_embeddings = in_a_thread(_get_text_embeddings)
 
 
 class RunnelNodeParser(_WithModel, NodeParser):
@@ -157,7 +151,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
     _kind = Embedder
 
     def _parse_nodes(
-        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: object
+        self, /, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: object
     ) -> list[BaseNode]:
         parsed: list[BaseNode] = []
         for node in get_tqdm_iterable(nodes, show_progress, "Parsing nodes"):
@@ -173,10 +167,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
             parsed += children
         return parsed
 
-    async def _aparse_nodes(
-        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: object
-    ) -> list[BaseNode]:
-        return await asyncio.to_thread(self._parse_nodes, nodes, show_progress)
+    _aparse_nodes = in_a_thread(_parse_nodes)
 
     def _postprocess_parsed_nodes(
         self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
@@ -424,8 +415,7 @@ class RunnelRetriever(BaseRetriever):
             nodes.append(NodeWithScore(node=node, score=hit.score))
         return nodes
 
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await asyncio.to_thread(self._retrieve, query_bundle)
+    _aretrieve = in_a_thread(_retrieve)
 
 
 class RunnelRerank(_WithModel, BaseNodePostprocessor):

@@ -26,7 +26,6 @@ from runnel.models.model import Model
 from runnel.models.reranker import Reranker
 from runnel.records import Document, titled
 from runnel.search.index import Index
-from runnel.search.stores import holds_index
 
 with needing("this needs mteb", "lab"):
     from mteb.abstasks.task_metadata import TaskMetadata
@@ -192,9 +191,7 @@ class MtebIndex:
         """Index the documents of a corpus that the index does not have yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self._place(task_metadata, hf_split, hf_subset)
-        with (
-            Index.open(place, self.model) if holds_index(place) else Index.create(place, self.model)
-        ) as index:
+        with Index.open_or_create(place, self.model) as index:
             changes = index.add(
                 Document(str(row["id"]), titled(row.get("title"), row["text"])) for row in corpus
             )

@@ -203,7 +203,7 @@ class DocumentEncoder:
             "passage_tokens": size,
             "remember": self._one_pass,
             "language": self.settings.language,
-            "progress": count.part(),
+            "progress": count.part(totals=True),
         }
         try:
             return list(read_documents(self._embedder, documents, saved, **options))

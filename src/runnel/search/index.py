@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from runnel.checks import expect_series
 from runnel.errors import InputError, StoreError
@@ -26,7 +27,7 @@ from runnel.search.files import Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import DocumentRow, FieldType, OnCommit
-from runnel.search.stores import Store, create_store, open_store
+from runnel.search.stores import Store, create_store, holds_index, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import (
@@ -133,6 +134,22 @@ class Index:
             embedder = Embedder.load(store.settings.model if embedder is None else embedder)
         return cls(store, embedder)
 
+    @classmethod
+    def open_or_create(
+        cls, path: str | Path, embedder: Embedder | str | Path | None = None, **settings: Any
+    ) -> Index:
+        """Open the index at a place, or create it there with the `settings` of `create`; "pocket"
+        is the default model of a new one. If another process creates it meanwhile, that one is
+        opened. Raises as `open` and `create`.
+        """
+        if not holds_index(path):
+            try:
+                return cls.create(path, embedder or "pocket", **settings)
+            except StoreError:
+                if not holds_index(path):
+                    raise
+        return cls.open(path, embedder)
+
     def close(self) -> None:
         """Release the lock for other writers."""
         self.store.close()
@@ -166,7 +183,8 @@ class Index:
         Args:
             documents: any iterable. A "title" in the metadata is shown with search results if the
                 document has none of its own.
-            progress: called after each step with (tokens done, None).
+            progress: called after each step with (tokens done, tokens of the documents that were
+                taken so far, or None for a recurrent model).
             on_commit: called when a part of the documents is safe on disk, in the thread that
                 writes while the next part is read.
 
@@ -202,7 +220,7 @@ class Index:
                     written.result()  # waits for the commit, so that reads see it
                 old = self.store.documents(replaced, saved=True)
                 saved = [old[row.id].saved if row.id in old else None for row in batch]
-                new = self.encoder.encode(batch, saved, count.part())
+                new = self.encoder.encode(batch, saved, count.part(totals=True))
                 changes.count(new, stored)
                 written.result()
                 written = writer.submit(self._write, new, on_commit)

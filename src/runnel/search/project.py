@@ -82,6 +82,11 @@ class Project:
                     raise StoreError(
                         f"{link} is a link, which may lead to files elsewhere; remove it"
                     )
+        # Another process has just made the folder, or was killed when it had: at most the first
+        # file is there, and the second one in part, as "project.json.xxxxxxxx.partial".
+        first = (".gitignore", "project.json.")
+        if place.is_dir() and all(name.startswith(first) for name in os.listdir(place)):
+            return cls(folder)
         problem = ""
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))

@@ -182,6 +182,9 @@ def _in_class(character: str) -> str:
 
 
 _INDEX = {"commits.lance", "documents.lance"}  # the folders that every index of runnel has
+# Files of rules, as in ripgrep: a later one of a folder, or of a folder above it, takes precedence.
+# Those after the first also hold in the repositories inside their folder.
+_RULE_FILES = (".gitignore", ".ignore", ".rgignore")
 _SHOWN = 3  # names in one message
 
 OnError = Callable[[OSError], None]  # called with an error that names the folder or file
@@ -198,8 +201,9 @@ class Selection:
         include: globs, one of which a file or a folder above it must match, if there are any.
         exclude: globs that no file and no folder above it may match.
         ignore_files: whether .gitignore files, .git/info/exclude, the user's rules for all git
-            repositories (core.excludesFile) and .ignore files are obeyed: in a git repository those
-            of all its folders, elsewhere from the named folder on.
+            repositories (core.excludesFile), .ignore and .rgignore files are obeyed: git's rules in
+            a git repository from its top on, elsewhere from the named folder on; .ignore and
+            .rgignore files also of all folders above.
 
     Raises:
         InputError: a glob that is empty, negated or can match nothing.
@@ -267,14 +271,11 @@ class Root:
 
 
 class _Rules(NamedTuple):
-    """The globs of one file, and the folder that their paths are relative to. The rules of an
-    .ignore file also hold in repositories inside the folder, and take precedence over git's rules,
-    as in ripgrep.
-    """
+    """The globs of one file, and the folder that their paths are relative to."""
 
     folder: str
     globs: tuple[Glob, ...]
-    own: bool = False  # whether the file is an .ignore file
+    precedence: int = 0  # the place of the file's name in `_RULE_FILES`
 
 
 class _Folder(NamedTuple):
@@ -352,8 +353,8 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
         rules = folder.rules
         # A repository inside another one has only its own rules.
         if selection.ignore_files and ".git" in names:
-            rules = (*_exclude_file(folder.path, on_error), *(r for r in rules if r.own))
-        if selection.ignore_files and names & {".gitignore", ".ignore"}:
+            rules = (*_exclude_file(folder.path, on_error), *_without_git(rules))
+        if selection.ignore_files and not names.isdisjoint(_RULE_FILES):
             rules = _with_rules_of(rules, folder.path, on_error)
         inside: list[_Folder] = []
         for entry in entries:
@@ -388,11 +389,10 @@ def _is_file(entry: os.DirEntry[str], on_error: OnError) -> bool:
 
 
 def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
-    """Return whether the innermost file with a rule for this path ignores it. The folders above it
-    are not ignored.
+    """Return whether the innermost file with a rule for this path, of the files that take
+    precedence, ignores it. The folders above it are not ignored.
     """
-    # the .ignore files first, and among both the innermost first
-    for file in sorted(reversed(rules), key=lambda file: not file.own):
+    for file in sorted(reversed(rules), key=lambda file: -file.precedence):
         below = path[len(file.folder) :].replace(os.sep, "/").lstrip("/")
         verdict = decide(file.globs, below, folder=folder)
         if verdict is not None:
@@ -401,26 +401,33 @@ def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
 
 
 def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules of the folders above `start`, up to the folder of its repository; none if
-    they ignore `start`.
+    """Return the rules of the folders above `start`, git's only of the folders of its repository;
+    none if they ignore `start`.
     """
-    top = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
-    if top == start:
-        return ()
-    rules = _exclude_file(str(top), on_error)
-    between = [folder for folder in reversed((start, *start.parents)) if folder.is_relative_to(top)]
-    for outer, inner in pairwise(between):
+    folders = (start, *start.parents)
+    top = next((folder for folder in folders if (folder / ".git").exists()), start)
+    rules: tuple[_Rules, ...] = ()
+    for inner, outer in reversed([*pairwise(folders)]):
+        if outer == top:
+            rules = (*_exclude_file(str(top), on_error), *rules)
         rules = _with_rules_of(rules, str(outer), on_error)
+        rules = rules if outer.is_relative_to(top) else _without_git(rules)
         if _ignored(rules, str(inner), folder=True):
             return ()
     return rules
 
 
 def _with_rules_of(rules: tuple[_Rules, ...], folder: str, on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules, and those of a folder's .gitignore and .ignore."""
-    own = _read_rules(folder, Path(folder, ".ignore"), on_error)
-    git = _read_rules(folder, Path(folder, ".gitignore"), on_error)
-    return (*rules, *git, *(file._replace(own=True) for file in own))
+    """Return the rules, and the rules of the files in a folder."""
+    return rules + tuple(
+        file._replace(precedence=precedence)
+        for precedence, name in enumerate(_RULE_FILES)
+        for file in _read_rules(folder, Path(folder, name), on_error)
+    )
+
+
+def _without_git(rules: tuple[_Rules, ...]) -> tuple[_Rules, ...]:
+    return tuple(file for file in rules if file.precedence > 0)
 
 
 def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:

@@ -261,27 +261,6 @@ def test_rows():
             choose_row(documents, "a.txt", row)
 
 
-@pytest.mark.parametrize(
-    ("title", "kept"),
-    [
-        ("Microsoft Word - PageLayoutAnalysisICDAR.doc", False),
-        ("Microsoft PowerPoint - Talk", False),
-        ("C:\\texts\\final report.DOCX", False),
-        ("paper.dvi", False),
-        ("Untitled-1", False),
-        ("Document 2", False),
-        ("PowerPoint Presentation", False),
-        ("Document Retrieval", True),
-        ("Microsoft Word for Writers", True),
-        ("How to read a .doc file", True),
-        ("Word", True),
-    ],
-)
-def test_what_programs_fill_in_is_no_title(title, kept):
-    assert Canonical().finish("pdf", title=title).title == (title if kept else None)
-    assert Canonical().finish("html", title=title).title == title  # written by a person
-
-
 # ---- source code ---------------------------------------------------------------------------------
 
 PYTHON = '''"""A module."""

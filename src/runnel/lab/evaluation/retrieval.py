@@ -55,7 +55,6 @@ from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document
 from runnel.search.index import Index
-from runnel.search.stores import holds_index
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
 from runnel.text.trec import read_scores
@@ -499,8 +498,7 @@ def _vector_ranker(
 
 def _open_index(corpus: Texts, embedder: Embedder, made_at: Path) -> Index:
     """Return the index at `made_at`, which is made of the corpus, or completed."""
-    is_made = holds_index(made_at)
-    opened = Index.open(made_at, embedder) if is_made else Index.create(made_at, embedder)
+    opened = Index.open_or_create(made_at, embedder)
     with opened as index, open_progress("indexing") as progress:
         changes = index.add(
             (Document(document.id, document.text) for document in corpus), progress=progress

@@ -155,7 +155,8 @@ class PassageReader(Reader):
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
         both = options.remember and model.backbone.own_sentences
         forms: tuple[Form, ...] = ("texts", "sentences") if both else ("texts",)
-        results = list(read_passages(model, requests, forms, TokenCount(options.progress)))
+        total = sum(len(request.ids) for request in requests)
+        results = list(read_passages(model, requests, forms, TokenCount(options.progress, total)))
         read = []
         is_mean = self.embedder.pooling == "mean"
         pooled = [result.means if is_mean else _with_whole(result) for result in results]

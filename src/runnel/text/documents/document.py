@@ -25,6 +25,7 @@ from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.documents.entries import SECTIONS, Entries
 from runnel.text.documents.headings import titles_in
+from runnel.text.documents.titles import is_filled_in
 from runnel.text.documents.unread import DATA_CHARS, data_in, unread_in
 from runnel.text.lines import GZIP, ZSTD
 
@@ -132,16 +133,8 @@ class Limits:
 
 _LINE_ENDS = re.compile(r"\r\n?")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# kinds of files whose programs fill in titles by themselves
-_PROGRAMS = ("docx", "odp", "ods", "odt", "pdf", "pptx", "xlsx")
-# Titles that say nothing: the name of a file, perhaps after the name of a program, and the names
-# that programs give new documents.
-_NO_TITLE = re.compile(
-    r"(?:Microsoft )?(?:Word|Excel|PowerPoint|Publisher|Visio) - .*"
-    r"|.*\S\.(?:docx?|dotx?|dvi|html?|indd|od[pst]|p65|pdf|pptx?|ps|qxd|rtf|tex|txt|wpd|xlsx?)"
-    r"|(?:(?:untitled|document|presentation|book)[ -]?\d*|PowerPoint Presentation|no title)",
-    re.IGNORECASE,
-)
+# kinds of files whose titles are properties of the file; others are words of the text
+_WITH_PROPERTIES = ("docx", "epub", "html", "odp", "ods", "odt", "pdf", "pptx", "xlsx")
 # Found in converted files besides text: colors of a terminal, control characters, break hints, byte
 # order marks, and noncharacters.
 _UNSEEN = re.compile(
@@ -413,7 +406,7 @@ class Canonical:
             if count
         ]
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
-        if title is not None and kind in _PROGRAMS and _NO_TITLE.fullmatch(title):
+        if title is not None and kind in _WITH_PROPERTIES and is_filled_in(title):
             title = None
         return DocumentText(
             text,
