@@ -177,12 +177,13 @@ class TokenCount:
         """Return the `progress` of a part of the work, which counts its own tokens from 0; with
         `totals` its total counts, too, so the total is of the parts that have begun.
         """
-        last = known = 0
+        last = 0
+        known = 0
 
         def report(done: int, total: int | None) -> None:
             nonlocal last, known
             if totals and total is not None:
-                self._total = (self._total or 0) + total - known
+                self.total = (self.total or 0) + total - known
                 known = total
             self.add(done - last)
             last = done
