@@ -369,10 +369,10 @@ def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_pa
     )
     assert kinds(one) == kinds(other) == [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT]
     scored = Scored(text, one.spans, np.zeros(len(one)), one.kinds)
-    assert [scored.below(index) for index in range(6)] == [1, 1, 2, 4, 4, 5]
+    assert [scored.text_below(index) for index in range(6)] == [1, 1, 2, 4, 4, 5]
     assert (
-        replace(scored, kinds=None).below(0) == 0
-        and replace(scored, kinds=np.full(6, HEADING)).below(5) == 5
+        replace(scored, kinds=None).text_below(0) == 0
+        and replace(scored, kinds=np.full(6, HEADING)).text_below(5) == 5
     )
     scores = [
         Reranker(model).score("dog", [content, "The cat sat."]).tolist()

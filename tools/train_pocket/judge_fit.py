@@ -77,9 +77,15 @@ def looks(retriever: SentenceRetriever, groups: Sequence[Sequence[Page]]) -> lis
                         [(spans[:, 1] > a) & (spans[:, 0] < b) for a, b in evidence], axis=0
                     ) & (place == (g, d))
                     read = one.second.read
-                    sums = (one.first.scores + one.second.judged + one.second.led)[read]
+                    sums = (one.first.scores + one.second.judged + one.second.from_titles)[read]
                     found.append(
-                        Look(place == (g, d), sums, right[read], one.second.apart, one.first.facts)
+                        Look(
+                            place == (g, d),
+                            sums,
+                            right[read],
+                            one.second.judge_only,
+                            one.first.facts,
+                        )
                     )
         log.info("group %d of %d: %d looks", g + 1, len(groups), len(found))
     return found

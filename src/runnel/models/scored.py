@@ -1,7 +1,14 @@
-"""The sentences of a document with their scores, and the results of pocket's two looks at it
-(`models/pocket/looks.py`).
+"""The sentences of a document with their scores, and what a model that stores vectors of sentences
+(pocket) found in its two looks at the document (`models/pocket/looks.py`):
 
-S  sentences of a document      Q  tokens of the query
+    first look     scores every sentence from the stored vectors, with the head `VectorScore`
+    second look    reads the best sentences again, with the layers of the head `Judge`, and says
+                   how probable it is that the document answers at all
+
+A title is a heading or a question: its answer is below it, so a share of its score passes to the
+sentences there. An aside is a sentence that is no answer, such as a line of a table of contents.
+
+S  sentences of a document      R  sentences that were read again      Q  tokens of the query
 """
 
 from collections.abc import Iterator
@@ -14,22 +21,20 @@ from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.records import Sentence, probability
 from runnel.text.kinds import TEXT, TITLES
 
-# Sentences after a heading among which the first text is looked for: few headings follow each
-# other.
-_AHEAD = 8
+_AHEAD = 8  # sentences, a title and those after it, among which the first text is looked for
 
 
 @dataclass(frozen=True, eq=False)
 class FirstLook:
     """The result of the first look at a document."""
 
-    query: np.ndarray  # (Q,) the ids of the query, without markers
+    query: np.ndarray  # (Q,) the token ids of the query, without those of its begin and end
     document: SentenceVectors
-    plain: np.ndarray  # (S,) float32 scores of the head; -inf for a sentence without a token
-    # (S,) float32: `plain` with the shares that titles pass to the text below them; -inf also for
-    # asides
-    scores: np.ndarray
-    facts: np.ndarray  # (FACTS,) facts about the whole document: see `first_look`
+    plain: np.ndarray  # (S,) float32 scores of `VectorScore`; -inf for a sentence without a token
+    scores: np.ndarray  # (S,) float32: `plain` with the shares of titles; -inf also for asides
+    # (FACTS,) numbers about the document, such as its length and best score, by which it is judged:
+    # see `first_look` in `models/pocket/looks.py`
+    facts: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,24 +42,26 @@ class SecondLook:
     """The result of the second look at a document."""
 
     scores: np.ndarray  # (S,) float32, the final scores
-    answers: float | None  # the logit that the document answers, if the judge is fitted
+    answers_logit: float | None  # that the document answers; None: the judge is not calibrated
     read: np.ndarray  # (S,) bool: the sentences that were read again
-    judged: np.ndarray  # (S,) the judge's scores of these, and a constant for the others
-    apart: np.ndarray  # (any,) the scores of the judge layers alone, of the sentences read again
-    led: np.ndarray  # (S,) the shares of `judged` that titles pass to the text below them
+    # (S,) their scores by the judge, the pair layers and the sentence alone; the other sentences
+    # get one low constant
+    judged: np.ndarray
+    judge_only: np.ndarray  # (R,) the part of these scores that the judge layers gave
+    from_titles: np.ndarray  # (S,) the shares of `judged` that titles pass to the text below them
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made."""
+    """The sentences of a document with their scores, as arrays: a book has 100,000 sentences, of
+    which few become a `Sentence`.
+    """
 
     text: str
     spans: np.ndarray  # (S, 2) int64 characters
-    # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of
-    # contents)
-    scores: np.ndarray
+    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for an aside
     kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
-    first: FirstLook | None = None  # of a model that stores vectors
+    first: FirstLook | None = None  # None: the model stores no vectors
     second: SecondLook | None = None
 
     @property
@@ -62,15 +69,15 @@ class Scored:
         """The probability that the document answers the query at all; None if
         the model cannot say.
         """
-        answers = None if self.second is None else self.second.answers
-        return None if answers is None else probability(answers)
+        logit = None if self.second is None else self.second.answers_logit
+        return None if logit is None else probability(logit)
 
     def __len__(self) -> int:
         return len(self.spans)
 
-    def below(self, index: int) -> int:
-        """Return the position of the first text below a question or heading; `index` if it is
-        neither, or no text follows.
+    def text_below(self, index: int) -> int:
+        """Return the position of the first text below a title; `index` if the sentence is none, or
+        no text follows.
         """
         if self.kinds is None or self.kinds[index] not in TITLES:
             return index

@@ -332,7 +332,7 @@ class SentenceRetriever:
         if summands and second is not None:
             summands["second look"] = float(second.judged[index])
             summands["question or heading above"] = float(
-                first.scores[index] - first.plain[index] + second.led[index]
+                first.scores[index] - first.plain[index] + second.from_titles[index]
             )
             summands["document"] = float(scored.scores[index] - first.plain[index]) - sum(
                 list(summands.values())[-2:]

@@ -379,7 +379,7 @@ def answering(
     answers = []
     for group, (best, firsts) in zip(groups, listed, strict=True):
         others = [s for s in firsts if s is not best][:MOST_PLACES]
-        last = max(min(len(spans) - 1, best.index + context), scored.below(best.index))
+        last = max(min(len(spans) - 1, best.index + context), scored.text_below(best.index))
         sentence = AnsweringSentence(
             **vars(places[best.index]),
             score=best.score,

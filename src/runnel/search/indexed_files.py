@@ -1,6 +1,7 @@
 """The files of an index: bring the index up to date with them, once or after every change.
 
-In: the paths of files, or the project that has them, and how to read them. Out: `Changes`.
+In: the paths of files, the project whose files they are, if any (`search/project.py`: a folder
+with an index of its own), and how to read them. Out: `Changes`.
 """
 
 from __future__ import annotations
@@ -21,22 +22,27 @@ from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import Selection, Through, find_files
 
-Signatures = dict[str, tuple[int, int, int]]  # by file: size and times
+Signatures = dict[str, tuple[int, int, int]]  # by file: size, time of change, time of its entry
 _SHARE = 0.05  # the share of the time that looking for changes may take
 
 
 @dataclass(frozen=True)
 class IndexedFiles:
-    """Files, folders and globs that this process reads for an index."""
+    """Files, folders and globs that are read for an index.
+
+    With a `project`, its own settings choose the files to read and the documents to delete; `paths`
+    and `selection` are then its files, for `look` alone.
+    """
 
     paths: Sequence[str | Path]
     selection: Selection
     limits: Limits | None = None
     ocr: Ocr | None = None
     prune: bool = True  # whether to delete documents of removed files
-    # of the last update, if the files are watched: files that have not changed are not read
+    # what the last update found, kept while the files are watched: files that have not changed
+    # since are not read; None: they are not watched
     hashes: FileHashes | None = None
-    project: Project | None = None  # the project of `paths`, whose own index it is
+    project: Project | None = None  # whose own index is updated; None: another index
 
     def of(self, project: Project) -> IndexedFiles:
         """Return the files of a project, to be read in the same way."""
@@ -51,8 +57,11 @@ class IndexedFiles:
     ) -> Changes:
         """Read new and changed files into the index, and delete documents of removed files.
 
-        Files that failed before are read again. See `Index.add_files`, and `Project.update`, which
-        keeps documents of missing paths only while the files are watched.
+        Files that failed before are read again. See `Index.add_files` and `Project.update`. While a
+        project is watched, documents of missing paths stay: they may be back in a moment.
+
+        Args:
+            through: passes the files on, one by one, such as a progress bar that counts them.
         """
         if self.project is not None:
             return self.project.update(
@@ -65,7 +74,7 @@ class IndexedFiles:
                 through=through,
             )
         if self.hashes is not None:
-            self.hashes.failures.clear()
+            self.hashes.failures.clear()  # to read them again
         return index.add_files(
             self.paths,
             selection=self.selection,
@@ -96,8 +105,11 @@ def watch(
     """Call `update` now, and after every change once the files have been the same for `interval_s`;
     never returns.
 
-    If `update` returns False, it is called again after the interval, which grows if a look takes
-    more than a twentieth of it.
+    Args:
+        update: brings the index up to date, and returns whether it could; if not, it is called
+            again after the interval.
+        look: returns the signatures of the files, as `IndexedFiles.look`.
+        interval_s: grows if a look takes more than `_SHARE` of it.
     """
     before = look()
     indexed = None
@@ -105,7 +117,8 @@ def watch(
         start = time.monotonic()
         now = look()
         pause = max(interval_s, (time.monotonic() - start) / _SHARE)
-        if now == before != indexed and update():
+        has_settled = now == before
+        if has_settled and now != indexed and update():
             indexed = now  # a file that changes during the update will differ from it
         before = now
         time.sleep(pause)

@@ -1,11 +1,16 @@
 """The page at / and the routes that only it uses. They change with it; programs use /v1.
 
     page, static       the files of the page
-    about              whether there is an index
+    about              the index that can be asked, if there is one
     open_file          reads a file that was dropped on the page, and keeps it in memory
-    document, answers, picture    a document's text, its answering sentences, a page of a PDF
+    document           the text of a document of the index, or of an opened file
+    answers            the sentences of such a document that answer a question
+    picture            the picture of a PDF file's page, with the place of a sentence
 
-What they return as JSON is made in `view.py`.
+What they return as JSON is made in `view.py`. A model that *remembers* reads a document once and
+keeps the vectors of its sentences, so a question then reads only itself; any other model reads the
+document anew for each question. An opened file has such vectors in memory, an index has them
+stored if its settings say so.
 
 An answer that takes the model long is streamed as lines of JSON: {"done": 12, "total": 345} in
 tokens, then {"result": ...} or {"error": "..."}.
@@ -84,9 +89,9 @@ async def static(name: str) -> Response:
 
 @router.get("/page/about")
 async def about(context: InContext) -> dict[str, object]:
-    """Return what can be asked: {"index": {"name", "documents"}, or null}."""
+    """Return the index, {"index": {"name", "documents"}}, or {"index": null} without one."""
     loaded = context.loaded()
-    if loaded.place is None:
+    if loaded.place is None:  # of the index
         return {"index": None}
     documents = await asyncio.to_thread(lambda: len(loaded.index.newest()))
     return {"index": {"name": index_name(loaded.place), "documents": documents}}
@@ -104,6 +109,7 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
     document = await context.work.parse(request, lambda reader: read_opened(reader, name, data))
 
     def keep(vectors: SentenceVectors | None) -> dict[str, str]:
+        # the bytes of a PDF file are kept for the pictures of its pages
         pdf = data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""
         context.opened.put(id, Opened(name, document, vectors=vectors, pdf=pdf))
         return {"id": id}
@@ -123,6 +129,7 @@ async def document(id: Id, context: InContext) -> dict[str, object]:
     """Return a document of the index, or a file that was opened, as `document_view`."""
     shown, _ = await _shown(context, id)
     document = shown.document
+    # some kinds of file count their pages, of others only the blocks know theirs
     pages = document.pages or max((block.page or 0 for block in document.blocks), default=0) or None
     return {
         "id": id,
@@ -139,7 +146,7 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
     """Score the sentences of a document; the result is `answers_view`."""
     shown, row = await _shown(context, id)
     loaded = context.loaded()
-    if row is None:
+    if row is None:  # an opened file
         remembered = shown.vectors is not None
         content = shown.document if shown.vectors is None else shown.vectors
 
@@ -152,7 +159,7 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
         def score(progress: Progress) -> Scored:
             return newest.score(q, id, progress=progress)
 
-    texts = [q] if remembered else [q, shown.document.text]
+    texts = [q] if remembered else [q, shown.document.text]  # what the model will read
     return await _streamed(
         request, context, texts, lambda progress: answers_view(shown.document, score(progress))
     )
@@ -194,13 +201,24 @@ def _source_of(row: DocumentRow) -> bytes:
 async def _streamed(
     request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], object]
 ) -> Response:
-    """Run a model call as `Context.run` does, and stream its progress and its result."""
+    """Run a model call in the queue of requests (`Context.run`); stream its progress and result.
+
+    1. The call runs in a thread and puts a step into `steps` after each part that it has read.
+    2. The answer begins with the first step, so that a request that is refused before has the
+       refusal's status; without a step, the result is the only line.
+    3. Steps are sent as they come, then the result, or an error as the last line.
+
+    Args:
+        texts: what the call reads, by which the queue measures its work.
+        call: gets a function to report its progress.
+    """
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
 
     def run(job: QueuedRequest) -> object:
         def progress(done: int, total: int | None) -> None:
-            job(done, total)
+            job(done, total)  # the queue stops a request whose client has gone
+            # the total is of the whole request: `total` may be of one of its texts
             loop.call_soon_threadsafe(
                 steps.put_nowait, {"done": done, "total": max(done, job.tokens)}
             )

@@ -1,18 +1,27 @@
-"""Find a quote in a text: word for word, equal up to typography, or the nearest stretch with the
+r"""Find a quote in a text: word for word, equal up to typography, or the nearest stretch with the
 words that differ.
 
-Two texts are compared by their letters: the characters left after whitespace and dashes are
-removed, folded by compatibility decomposition (NFKD), typographic quotation marks and case. Equal
-letters are a match if the gaps between them agree too:
+Two texts are compared by their letters (`_letters`): the characters left after whitespace and
+dashes are removed, folded by compatibility decomposition (NFKD), typographic quotation marks and
+case. Equal letters are a match if the gap before each letter agrees too (`_equal`, `_AGREE`):
 
-    none, a space or a dash    equals the same, however wide, and whichever dash
-    a hyphen at a line end     equals nothing or a dash: the layout hyphenated a word, or broke it
-                               at its own hyphen
+    gap of one text       agrees with, in the other
+    nothing               nothing                         "cannot"          "cannot"
+    a space               a space, however wide           "can  not"        "can not"
+    a dash                a dash, whichever               "well-known"      "well–known"
+    a hyphen at a         nothing, or a dash: the layout  "conti-\nnued"    "continued"
+      line end            hyphenated a word or broke it   "well-\nknown"    "well-known"
+                          at its own hyphen
+    a minus at the start  itself (`_signed`)              "-5"              "−5"
 
-    S  letters of a text
+Without a match, the nearest stretch is found in three steps; the time is linear in the text:
 
-The nearest stretch: the window of the text with the most rare words of the quote is aligned with it
-word by word. The time is linear in the text.
+    _windows    the parts of the text with the most rare words of the quote
+    _align      word by word, the tokens that quote and window have in the same order, as blocks of
+                equal tokens; of these `_dense` keeps a run without much text between
+    _changes    the words in which quote and stretch differ, between the blocks
+
+S  letters of a text
 """
 
 from __future__ import annotations
@@ -33,13 +42,17 @@ from runnel.checks import expect_text
 from runnel.errors import InputError
 
 LONGEST_QUOTE = 20_000  # characters: bounds the time to compare the words of a quote with a stretch
-# The most letters to compare at places where only the gaps differ: one or two seconds. Each place
-# counts as `_CALL` letters more, so that many short comparisons are limited too.
+# A quote such as "a a a" has its letters at many places of a text where only the gaps differ. The
+# most letters that are compared at such places, which takes one or two seconds; each place counts
+# as `_CALL` letters more, for the time of the call.
 _WORK = 1 << 29
 _CALL = 1 << 12
 
+# Chinese and Japanese have no spaces: a line break between two such characters is no gap.
+UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
+
 _NONE, _SPACE, _DASH, _LINE_END = range(4)  # kinds of gap
-# whether two gaps agree: rows and columns in the order of the kinds
+# whether two gaps agree, as above: rows and columns in the order of the kinds
 _AGREE = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 1]], dtype=bool)
 
 # kinds of character: a hyphen is any dash, _SOFT a soft hyphen
@@ -140,7 +153,8 @@ def verify_quote(quote: str, text: str) -> Verification:
         key=lambda verification: verification.similarity,
         default=Verification("absent", (), 0.0),
     )
-    # A stretch without changes can be near but not equal: an accent after an invisible character.
+    # A stretch can be near, have no changes and yet not be equal, because an accent follows an
+    # invisible character: then the quote is absent.
     changed = nearest.similarity >= _LEAST_SIMILARITY and any(
         place.changes for place in nearest.places
     )
@@ -154,6 +168,7 @@ def _equal_words(stretch: str, other: str) -> bool:
     first = _letters(stretch)
     second = _letters(other)
     same = _signed(stretch) == _signed(other) and first.folded == second.folded
+    # the gap before the first letter is outside of the stretch
     return same and bool(_AGREE[first.gaps[1:], second.gaps[1:]].all())
 
 
@@ -207,49 +222,59 @@ def _fold(character: str, fold_case: bool) -> tuple[int, str]:
     return _LETTER if letters else _UNSEEN, letters
 
 
-def _gaps(kinds: np.ndarray, letters: np.ndarray, unspaced: np.ndarray) -> np.ndarray:
-    """Return the kind of gap before each of the characters at `letters`; a line break between
-    `unspaced` characters is none.
+def _gaps(kinds: np.ndarray, places: np.ndarray, unspaced: np.ndarray) -> np.ndarray:
+    """Return the kind of gap before each letter.
+
+    Args:
+        kinds: of all characters of the text.
+        places: of the characters that have letters.
+        unspaced: whether each of these is of a script without spaces; blanks and line breaks
+            between two of them are no gap.
     """
-    previous = np.concatenate([[-1], letters[:-1]])[: len(letters)]  # the letter before each
+    if not len(places):
+        return np.zeros(0, np.int64)
+    gap_starts = np.concatenate([[0], places[:-1] + 1])  # the character after the letter before
 
     def between(kind: int) -> np.ndarray:
-        """Return how many characters of a kind are between each letter and the one before it."""
+        """Return how many characters of a kind are in the gap before each letter."""
         counts = np.concatenate([[0], np.cumsum(kinds == kind)])
-        return counts[letters] - counts[previous + 1]
+        return counts[places] - counts[gap_starts]
 
     newline = between(_NEWLINE) > 0
     dashes = between(_HYPHEN)
-    after_letter = kinds[previous + 1] == _HYPHEN
-    # "conti-\nnued", or with a soft hyphen; but not "yes -\nno"
-    line_end = newline & (((dashes == 1) & after_letter) | ((dashes == 0) & (between(_SOFT) > 0)))
-    blank = (newline | (between(_BLANK) > 0)) & ~(
-        unspaced & np.concatenate([[False], unspaced[:-1]])[: len(letters)]
-    )
+    begins_with_dash = kinds[gap_starts] == _HYPHEN
+    # "conti-\nnued"; but not "yes -\nno"
+    hyphenated = (dashes == 1) & begins_with_dash
+    softly = (dashes == 0) & (between(_SOFT) > 0)  # by a soft hyphen
+    line_end = newline & (hyphenated | softly)
+    in_unspaced = unspaced & np.concatenate([[False], unspaced[:-1]])
+    blank = (newline | (between(_BLANK) > 0)) & ~in_unspaced
     return np.select([line_end, dashes > 0, blank], [_LINE_END, _DASH, _SPACE], _NONE)
 
 
-def _equal(words: str, quote: _Letters, original: str) -> Iterator[tuple[int, int]]:
-    """Yield the characters [start, end) of each stretch of a text (`original`) with the letters and
-    gaps of the quote (`words`). `at` and `end` are letters of the text.
+def _equal(quote: str, wanted: _Letters, text: str) -> Iterator[tuple[int, int]]:
+    """Yield the characters [start, end) of each stretch of the text with the letters of the quote
+    (`wanted`) and gaps that agree. `at` and `end` are letters of the text.
     """
-    text = _letters(original)
-    signed = _signed(words)
-    length = len(quote.folded)
+    letters = _letters(text)
+    signed = _signed(quote)
+    length = len(wanted.folded)
     compared = 0
-    at = text.folded.find(quote.folded)
+    at = letters.folded.find(wanted.folded)
     while at >= 0:
         end = at + length
-        start = int(text.origin[at]) - signed
-        matches = text.first[at] and (end == len(text.folded) or text.first[end])
+        start = int(letters.origin[at])
+        # no part of a character such as "ß", which has two letters
+        matches = letters.first[at] and (end == len(letters.folded) or letters.first[end])
         # the next letter must not be an accent of the last one
-        if matches and end < len(text.folded) and text.gaps[end] == _NONE:
-            matches = not unicodedata.category(text.folded[end]).startswith("M")
+        if matches and end < len(letters.folded) and letters.gaps[end] == _NONE:
+            matches = not unicodedata.category(letters.folded[end]).startswith("M")
         if signed:
-            matches = matches and start >= 0 and _fold(original[start], False)[0] == _HYPHEN
-        if matches and _AGREE[text.gaps[at + 1 : end], quote.gaps[1:]].all():
-            yield start, int(text.origin[end - 1]) + 1
-            at = text.folded.find(quote.folded, end)
+            start -= 1  # the minus, directly before the first letter
+            matches = matches and start >= 0 and _fold(text[start], False)[0] == _HYPHEN
+        if matches and _AGREE[letters.gaps[at + 1 : end], wanted.gaps[1:]].all():
+            yield start, int(letters.origin[end - 1]) + 1
+            at = letters.folded.find(wanted.folded, end)
             continue
         compared += length + _CALL
         if compared > _WORK:
@@ -257,7 +282,7 @@ def _equal(words: str, quote: _Letters, original: str) -> Iterator[tuple[int, in
                 "the quote is too repetitive to compare with this text; give a shorter or more"
                 " specific quote"
             )
-        at = text.folded.find(quote.folded, at + 1)
+        at = letters.folded.find(wanted.folded, at + 1)
 
 
 def _signed(text: str) -> bool:
@@ -271,8 +296,6 @@ def _signed(text: str) -> bool:
 _CANDIDATES = 8  # windows to align
 # of a changed quote. Below it, sentences share no more than frequent words and a topic.
 _LEAST_SIMILARITY = 0.6
-# Chinese and Japanese: no spaces
-UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 _CHARACTERS = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
 _WORD = f"(?:[^\\W{_CHARACTERS}]|[\u0300-\u036f])+"  # with its accents
 _AROUND = 4  # tokens around a stretch to align once more, as for quotation marks
@@ -340,7 +363,8 @@ def _windows(quote: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     number = {word: i for i, word in enumerate(sorted(words))}
     ids = np.array([number.get(word, -1) for word in tokens.words], dtype=np.int64)
     counts = np.bincount(ids[ids >= 0], minlength=len(number))
-    # the last entry is the rarity of words that the quote does not have
+    # of each word of the quote, above 0 even if all tokens are this word; the last entry, -1, is
+    # the rarity of all other words
     rarity = np.append(np.log((1 + len(ids)) / (1 + counts)) + 1e-9, 0.0)
     width = len(quote.words) + len(quote.words) // 4 + _AROUND
     sums = np.concatenate([[0.0], np.cumsum(rarity[ids])])
@@ -351,6 +375,7 @@ def _windows(quote: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
         if not len(scores) or scores[at := int(np.argmax(scores))] <= 0:
             break
         windows.append((max(0, at - _AROUND), min(len(ids), at + width + _AROUND)))
+        # the next window is another part of the text
         scores[max(0, at - width // 2) : at + width // 2 + 1] = 0
     return windows
 

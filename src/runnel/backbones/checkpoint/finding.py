@@ -113,7 +113,7 @@ def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
         if file is not None or names.isdisjoint((*_SAFETENSORS, *_PICKLES)):
             names = set(list_repo_files(hub_id))
         files = [file] if file else _pick_weights(names, hub_id)
-        if file not in (None, *names):
+        if file is not None and file not in names:
             weights = sorted(name for name in names if name.endswith(_SUFFIXES))
             raise CheckpointError(
                 f"the hub model {hub_id} has no file {file}; it has"
@@ -182,7 +182,9 @@ def weights_files(folder: Path) -> list[str]:
 
 
 def _pick_weights(names: Iterable[str], where: str) -> list[str]:
-    """Return the files that hold the weights: an index, one file, all parts, or none."""
+    """Return the files that hold the weights: an index, one file, all parts, the two of
+    EmbeddingRWKV, or none.
+    """
     names = set(names)
     for candidates, suffix in ((_SAFETENSORS, ".safetensors"), (_PICKLES, ".bin")):
         if first := next((name for name in candidates if name in names), None):
@@ -192,7 +194,9 @@ def _pick_weights(names: Iterable[str], where: str) -> list[str]:
         ):
             return _all_parts(parts, where)
     loose = sorted(name for name in names if name.endswith(".pth"))
-    if len(loose) > 1 and (len(loose), sum("reranker" in name for name in loose)) != (2, 1):
+    rerankers = [name for name in loose if "reranker" in name]
+    is_pair = len(loose) == 2 and len(rerankers) == 1  # an embedder and its reranker
+    if len(loose) > 1 and not is_pair:
         raise CheckpointError(
             f"{where} has {len(loose)} checkpoints: {some(loose, 20)}; name the one to read, e.g."
             f" {where}/{loose[-1]}"

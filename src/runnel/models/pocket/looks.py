@@ -216,19 +216,23 @@ class Judging:
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
         floor = float(self.head.floor)
         together = np.zeros(len(chosen))
-        apart = self._judge(chosen)
+        judge_only = self._judge(chosen)
         if self._pair is not None and chosen:
-            together = self._judge_pairs(self._pair, chosen, apart)
+            together = self._judge_pairs(self._pair, chosen, judge_only)
         if not self.head.calibrated:
-            apart = _STEPS * (apart - apart.mean()) / (apart.std() + 1e-6) if len(apart) else apart
-            floor = float(apart.min(initial=0.0))
+            if len(judge_only):
+                spread = judge_only.std() + 1e-6
+                judge_only = _STEPS * (judge_only - judge_only.mean()) / spread
+            floor = float(judge_only.min(initial=0.0))
         looked = []
         for d, look in enumerate(looks):
             own = document == d
             again = np.full(len(look.scores), -np.inf)
-            again[sentence[own]] = (apart + together)[own]
+            again[sentence[own]] = (judge_only + together)[own]
             looked.append(
-                self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0)))
+                self._conclude(
+                    look, again, judge_only[own], floor, float(together.min(initial=0.0))
+                )
             )
         return looked
 
@@ -269,14 +273,14 @@ class Judging:
         return np.array(found, np.float64)
 
     def _judge_pairs(
-        self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray
+        self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], judge_only: np.ndarray
     ) -> np.ndarray:
         """Return the pair layers' score of each sentence, for at least one, and with it the
         weighted cosine of the query and the sentence alone. Only the best sentences are read; the
         others get the least of the scores.
         """
         before = [look.scores[s] + self.head.nearness(look.facts) for look, s in chosen]
-        best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
+        best = top(before + judge_only, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         prompt = np.append(asked, self._markers[1])
         rows = [
@@ -329,27 +333,36 @@ class Judging:
         return lay_around(document, sentence, titles, longest, around, self._markers, prompt)
 
     def _conclude(
-        self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float
+        self,
+        look: FirstLook,
+        again: np.ndarray,
+        judge_only: np.ndarray,
+        floor: float,
+        lowest: float,
     ) -> SecondLook:
         """Return the final scores of a document.
 
         Args:
             again: (S,) the scores of the sentences that were read again; -inf for the others,
                 which count as `floor + lowest`.
-            apart: the judge layers' scores of the sentences that were read again.
+            judge_only: the judge layers' scores of the sentences that were read again.
             floor: the judge layers' score that the other sentences get.
         """
         known = again > -np.inf
         judged = np.where(known, again, floor + lowest)
-        led = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
+        from_titles = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
         if not self.head.calibrated:
-            scores = look.scores + self.head.nearness(look.facts) + judged + led
-            return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)
-        facts = facts_with_judged(look.facts, apart, floor).astype(np.float32)
+            scores = look.scores + self.head.nearness(look.facts) + judged + from_titles
+            return SecondLook(
+                scores.astype(np.float32), None, known, judged, judge_only, from_titles
+            )
+        facts = facts_with_judged(look.facts, judge_only, floor).astype(np.float32)
         answers = float(self.head.document(facts)[0])
         factor, summand = self.head.calibration.tolist()
-        inside = factor * (look.scores + judged + led) + summand
+        inside = factor * (look.scores + judged + from_titles) + summand
         # the logit of sigmoid(inside) * sigmoid(answers)
         both = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
         scores = both - np.log(-np.expm1(np.minimum(both, -1e-12)))
-        return SecondLook(scores.astype(np.float32), answers, known, judged, apart, led)
+        return SecondLook(
+            scores.astype(np.float32), answers, known, judged, judge_only, from_titles
+        )
