@@ -72,7 +72,7 @@ def index(
         project = indexes.find_project(Path.cwd()) or Project(Path.cwd().resolve())
         project = project.extend(paths or [], selection)
         project.save()
-        files = files.of(project)
+        files = files.for_project(project)
         place = str(project.place)
         shown = str(project.place.parent)
     # 2. The index, which is created if it does not exist.

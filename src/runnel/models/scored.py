@@ -1,9 +1,16 @@
-"""The sentences of a document with their scores, and what a model that stores vectors of sentences
-(pocket) found in its two looks at the document (`models/pocket/looks.py`):
+"""The sentences of a document with their scores, `Scored`: what every sentence retriever returns.
 
-    first look     scores every sentence from the stored vectors, with the head `VectorScore`
-    second look    reads the best sentences again, with the layers of the head `Judge`, and says
-                   how probable it is that the document answers at all
+A model that stores vectors of sentences (pocket) adds how it came to them, for `--explain` and for
+training. It looks at a document twice (`models/pocket/looks.py`):
+
+    FirstLook     scores every sentence from the stored vectors
+    SecondLook    reads the best sentences again: the judge layers each with the text around it, the
+                  pair layers the best of these together with the query; and it says how probable it
+                  is that the document answers at all
+
+    first.scores  = plain, and the share of titles
+    second.scores = first.scores + judged + from_titles, made a probability's logit if the model is
+                    calibrated
 
 A title is a heading or a question: its answer is below it, so a share of its score passes to the
 sentences there. An aside is a sentence that is no answer, such as a line of a table of contents.
@@ -32,8 +39,8 @@ class FirstLook:
     document: SentenceVectors
     plain: np.ndarray  # (S,) float32 scores of `VectorScore`; -inf for a sentence without a token
     scores: np.ndarray  # (S,) float32: `plain` with the shares of titles; -inf also for asides
-    # (FACTS,) numbers about the document, such as its length and best score, by which it is judged:
-    # see `first_look` in `models/pocket/looks.py`
+    # (4,) numbers by which the document is judged, such as its length and best score: in the order
+    # of `first_look` in `models/pocket/looks.py`
     facts: np.ndarray
 
 
@@ -42,12 +49,13 @@ class SecondLook:
     """The result of the second look at a document."""
 
     scores: np.ndarray  # (S,) float32, the final scores
-    answers_logit: float | None  # that the document answers; None: the judge is not calibrated
+    # of the probability that the document answers; None: the model is not calibrated
+    answers_logit: float | None
     read: np.ndarray  # (S,) bool: the sentences that were read again
-    # (S,) their scores by the judge, the pair layers and the sentence alone; the other sentences
-    # get one low constant
+    # (S,) their scores: the sum of what the judge layers and the pair layers give. A sentence that
+    # was not read again gets the same low number as all others, so that it can still be ranked.
     judged: np.ndarray
-    judge_only: np.ndarray  # (R,) the part of these scores that the judge layers gave
+    judge_only: np.ndarray  # (R,) the judge layers' part of it, of the sentences in their order
     from_titles: np.ndarray  # (S,) the shares of `judged` that titles pass to the text below them
 
 
@@ -59,7 +67,8 @@ class Scored:
 
     text: str
     spans: np.ndarray  # (S, 2) int64 characters
-    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for an aside
+    # (S,) float32, of the last look; -inf for a sentence without a token, and for an aside
+    scores: np.ndarray
     kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
     first: FirstLook | None = None  # None: the model stores no vectors
     second: SecondLook | None = None
@@ -94,6 +103,6 @@ class Scored:
         return [self.sentence(index) for index in range(len(self))]
 
     def ranked(self) -> Iterator[Sentence]:
-        """Yield the sentences with a token, best first, ties in document order."""
+        """Yield the sentences with a score above -inf, best first, ties in document order."""
         count = int(np.count_nonzero(self.scores > -np.inf))
         return map(self.sentence, top(self.scores, count).tolist())

@@ -22,7 +22,7 @@ from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import Selection, Through, find_files
 
-Signatures = dict[str, tuple[int, int, int]]  # by file: size, time of change, time of its entry
+Signatures = dict[str, tuple[int, int, int]]  # by file: size, mtime, ctime
 _SHARE = 0.05  # the share of the time that looking for changes may take
 
 
@@ -30,8 +30,10 @@ _SHARE = 0.05  # the share of the time that looking for changes may take
 class IndexedFiles:
     """Files, folders and globs that are read for an index.
 
-    With a `project`, its own settings choose the files to read and the documents to delete; `paths`
-    and `selection` are then its files, for `look` alone.
+    With a `project`, which has an index of its own, the project itself chooses the files to read and
+    the documents to delete, and remembers which files have not changed. Of the fields, `update`
+    then uses only `limits`, `ocr` and `watched`; `look` uses `paths` and `selection`, which
+    `for_project` takes from the project.
     """
 
     paths: Sequence[str | Path]
@@ -39,12 +41,17 @@ class IndexedFiles:
     limits: Limits | None = None
     ocr: Ocr | None = None
     prune: bool = True  # whether to delete documents of removed files
-    # what the last update found, kept while the files are watched: files that have not changed
+    # while the files are watched: what the last update found, so that files that have not changed
     # since are not read; None: they are not watched
     hashes: FileHashes | None = None
-    project: Project | None = None  # whose own index is updated; None: another index
+    project: Project | None = None  # whose index is updated; None: an index of no project
 
-    def of(self, project: Project) -> IndexedFiles:
+    @property
+    def watched(self) -> bool:
+        """Whether updates follow each other as files change (`watch`)."""
+        return self.hashes is not None
+
+    def for_project(self, project: Project) -> IndexedFiles:
         """Return the files of a project, to be read in the same way."""
         files = [project.folder / path for path in project.paths]
         return replace(self, paths=files, selection=project.selection, project=project)
@@ -58,7 +65,7 @@ class IndexedFiles:
         """Read new and changed files into the index, and delete documents of removed files.
 
         Files that failed before are read again. See `Index.add_files` and `Project.update`. While a
-        project is watched, documents of missing paths stay: they may be back in a moment.
+        project is `watched`, documents of missing paths stay: they may be back in a moment.
 
         Args:
             through: passes the files on, one by one, such as a progress bar that counts them.
@@ -66,8 +73,8 @@ class IndexedFiles:
         if self.project is not None:
             return self.project.update(
                 index,
-                retry=True,
-                keep_missing=self.hashes is not None,
+                retry=True,  # files that failed before
+                keep_missing=self.watched,
                 limits=self.limits,
                 ocr=self.ocr,
                 progress=progress,
@@ -102,8 +109,8 @@ class IndexedFiles:
 def watch(
     update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0
 ) -> None:
-    """Call `update` now, and after every change once the files have been the same for `interval_s`;
-    never returns.
+    """Call `update` at first, and after every change once the files have been the same for
+    `interval_s`; never returns. `commands/index.py` calls it.
 
     Args:
         update: brings the index up to date, and returns whether it could; if not, it is called
