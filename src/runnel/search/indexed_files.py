@@ -30,10 +30,10 @@ _SHARE = 0.05  # the share of the time that looking for changes may take
 class IndexedFiles:
     """Files, folders and globs that are read for an index.
 
-    With a `project`, which has an index of its own, the project itself chooses the files to read and
-    the documents to delete, and remembers which files have not changed. Of the fields, `update`
-    then uses only `limits`, `ocr` and `watched`; `look` uses `paths` and `selection`, which
-    `for_project` takes from the project.
+    A `project` has an index of its own, chooses the files to read and the documents to delete
+    itself, and remembers which files have not changed. Of the fields, `update` then uses only
+    `limits`, `ocr` and `watched`; `look` uses `paths` and `selection`, which `for_project` takes
+    from the project.
     """
 
     paths: Sequence[str | Path]
