@@ -2,9 +2,13 @@
 
     in_a_thread         the async form of a method
     loaded, name_of     a model that was given loaded or by name; its name, to store it
-    document_vectors, ranked, best_sentences    one call each of the three jobs of a model
+    document_vectors, ranked, best_sentences    one call each of the three jobs of a model: embed
+                        (and `filled_places`, the texts that can be), rerank, find sentences
     search_results      a search of an index, as a library's documents or sentences
-    IndexTexts          the texts of an index as a library's store: add, delete, get, search
+    IndexTexts          the store of a library: texts in an index, each a `Document` with an id and
+                        metadata; add, delete, get, and two searches: `nearest` by the cosine alone,
+                        `search` as `runnel search` does
+    LIBRARY, fields_of, shown    what a library stores with a text beside its metadata
 
 n  texts   d  width of vectors
 """
@@ -43,15 +47,15 @@ from runnel.search.pipeline import document_scores
 from runnel.search.records import DocumentRow
 
 log = logging.getLogger("runnel")
-# The key of a stored text's metadata for what a library keeps with a text besides its metadata:
-# {name of the library: {field: value}}.
+# A key of a stored text's metadata. Under it are fields of the library's own class that are no
+# metadata there, such as {"haystack": {"content_type": "text"}}.
 LIBRARY = "_runnel_library"
-# Passages fetched for each text that is wanted; this many times as many again, while they belong to
-# too few texts.
+# Passages fetched for each text that is wanted. If they belong to too few texts, their number is
+# multiplied by this, again and again.
 _PASSAGES = 4
 _NAMED = 5  # failed texts in an error
 Matches = Callable[[DocumentRow], bool]
-Scored = list[tuple[DocumentRow, float]]
+RowScores = list[tuple[DocumentRow, float]]
 P = ParamSpec("P")
 T = TypeVar("T")
 Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
@@ -92,22 +96,25 @@ def document_vectors(
     """Return the vectors (n, d) of texts, as documents.
 
     A text without a token has the vector (1, 0, ..., 0): it is almost orthogonal to every
-    text's, and of unit length. Libraries that divide by the length of zeros get what is no number,
-    and rank other texts wrongly by it.
+    text's, and of unit length. Libraries that divide by the length of zeros get NaN, and rank other
+    texts wrongly by it.
     """
     filled = filled_places(embedder, texts)
     vectors = np.eye(1, embedder.dimension, dtype=np.float32).repeat(len(texts), 0)
     vectors[filled] = embedder.encode_document(
-        [texts[place] for place in filled], max_tokens=max_tokens
+        [texts[position] for position in filled], max_tokens=max_tokens
     )
     return vectors.tolist()
 
 
 def filled_places(embedder: Embedder, texts: Sequence[str]) -> list[int]:
-    """Return the positions of texts with a token of the model; log the number of the others."""
+    """Return the positions of texts with a token of the model; log the number of the others.
+
+    What is no text counts as filled, for the embedder to refuse.
+    """
     filled = [
-        place
-        for place, text in enumerate(texts)
+        position
+        for position, text in enumerate(texts)
         if not (isinstance(text, str) and embedder.is_empty(text))
     ]
     if len(filled) < len(texts):
@@ -172,7 +179,7 @@ def search_results(
     Each result is its document, its place there, and its metadata: the document's, with `source`
     (its file, else its id, unless the metadata has one) and `title`; a sentence's also its place.
     """
-    # by default an index reads fewer documents than it finds
+    # the sentences of as many documents as are wanted: by default an index looks only into the best
     arguments = ({"read": top_k} if sentences else {}) | dict(options)
     if among is not None:
         arguments["among"] = among
@@ -248,6 +255,7 @@ class IndexTexts:
         with self._writing, self._index as index:
             changes = index.add(one for one in texts if one.id not in blank)
             if blank:
+                # rows without passages, none deleted
                 index.store.commit([index.encoder.row(one) for one in blank.values()], [], [])
                 log.warning("%d texts without a token are stored and never found", len(blank))
         if changes.failed:
@@ -279,7 +287,7 @@ class IndexTexts:
 
     def nearest(
         self, query: str | Sequence[float], top_k: int, matches: Matches | None = None
-    ) -> Scored:
+    ) -> RowScores:
         """Return the texts that match with the highest cosine of their best passage with a query or
         a vector (d,), best first.
 
@@ -296,6 +304,7 @@ class IndexTexts:
         count = _PASSAGES * top_k
         while True:
             found = document_scores(index.store.nearest(vector, count, where))
+            # a document has a vector of its own, and each of its passages has one
             if len(found) >= top_k or count >= commit.documents + commit.passages:
                 return self._scored([*found.items()][:top_k])
             count *= _PASSAGES
@@ -306,12 +315,13 @@ class IndexTexts:
         top_k: int,
         matches: Matches | None = None,
         **options: Any,
-    ) -> Scored:
+    ) -> RowScores:
         """Return the texts that match of a search of the index, best first; texts that are equal
         are all returned. `options`: of `Index.search`.
         """
         scores: list[tuple[str, float]] = []
         for hit in self.index.search(query, top_k, among=self.ids(matches), sentences=0, **options):
+            # the ids of equal texts; an index names a row of a file FILE#ID
             copies = [
                 place.file if place.id is None else f"{place.file}#{place.id}" for place in hit.also
             ]
@@ -332,6 +342,6 @@ class IndexTexts:
             )
         return array / (np.linalg.norm(array) or 1.0)
 
-    def _scored(self, scores: Sequence[tuple[str, float]]) -> Scored:
+    def _scored(self, scores: Sequence[tuple[str, float]]) -> RowScores:
         rows = self._index.store.documents([name for name, _ in scores])
         return [(rows[name], score) for name, score in scores if name in rows]
