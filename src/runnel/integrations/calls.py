@@ -54,7 +54,7 @@ LIBRARY = "_runnel_library"
 # multiplied by this, again and again.
 _PASSAGES = 4
 _NAMED = 5  # failed texts in an error
-Matches = Callable[[DocumentRow], bool]
+Matches = Callable[[DocumentRow], bool]  # a library's own filter, which reads every row
 RowScores = list[tuple[DocumentRow, float]]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,7 +179,7 @@ def search_results(
     Each result is its document, its place there, and its metadata: the document's, with `source`
     (its file, else its id, unless the metadata has one) and `title`; a sentence's also its place.
     """
-    # the sentences of as many documents as are wanted: by default an index looks only into the best
+    # `read`: in how many of the documents found sentences are looked for
     arguments = ({"read": top_k} if sentences else {}) | dict(options)
     if among is not None:
         arguments["among"] = among
@@ -232,6 +232,8 @@ class IndexTexts:
             weakref.finalize(self, shutil.rmtree, index, ignore_errors=True)
         if not isinstance(index, Index):
             index = Index.open_or_create(index, model)
+        # An index takes the lock for writing with its first change; leaving `with self._index`
+        # releases it. `self.index` also reads what other processes have written since.
         self._index = index
         self._writing = RLock()  # one thread writes at a time: libraries call from several threads
 
@@ -255,8 +257,9 @@ class IndexTexts:
         with self._writing, self._index as index:
             changes = index.add(one for one in texts if one.id not in blank)
             if blank:
-                # rows without passages, none deleted
-                index.store.commit([index.encoder.row(one) for one in blank.values()], [], [])
+                # `Index.add` leaves out what has no token
+                rows = [index.encoder.row(one) for one in blank.values()]
+                index.store.commit(rows, passages=[], delete=[])
                 log.warning("%d texts without a token are stored and never found", len(blank))
         if changes.failed:
             raise InputError(
@@ -288,8 +291,8 @@ class IndexTexts:
     def nearest(
         self, query: str | Sequence[float], top_k: int, matches: Matches | None = None
     ) -> RowScores:
-        """Return the texts that match with the highest cosine of their best passage with a query or
-        a vector (d,), best first.
+        """Return the texts that match with the highest cosine of their best passage, or of the text
+        as a whole, with a query or a vector (d,), best first.
 
         Raises:
             InputError: the query is empty, top_k is below 1, or the vector has another width or
@@ -304,7 +307,7 @@ class IndexTexts:
         count = _PASSAGES * top_k
         while True:
             found = document_scores(index.store.nearest(vector, count, where))
-            # a document has a vector of its own, and each of its passages has one
+            # all vectors were fetched: a document has one, and each of its passages
             if len(found) >= top_k or count >= commit.documents + commit.passages:
                 return self._scored([*found.items()][:top_k])
             count *= _PASSAGES

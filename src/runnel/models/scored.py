@@ -8,12 +8,14 @@ training. It looks at a document twice (`models/pocket/looks.py`):
                   pair layers the best of these together with the query; and it says how probable it
                   is that the document answers at all
 
-    first.scores  = plain, and the share of titles
-    second.scores = first.scores + judged + from_titles, made a probability's logit if the model is
-                    calibrated
+    first.scores  = plain + shares of titles
+    second.scores = first.scores + judged + from_titles
 
-A title is a heading or a question: its answer is below it, so a share of its score passes to the
-sentences there. An aside is a sentence that is no answer, such as a line of a table of contents.
+A title is a heading or a question: its answer is below it, so the sentences there gain a share of
+its score. An aside is a sentence that is no answer, such as a line of a table of contents.
+
+If the model is calibrated, the second scores are mapped to logits of the probability that the
+sentence answers. The scores of any other model only rank, and compare for one query alone.
 
 S  sentences of a document      R  sentences that were read again      Q  tokens of the query
 """
@@ -55,7 +57,7 @@ class SecondLook:
     # (S,) their scores: the sum of what the judge layers and the pair layers give. A sentence that
     # was not read again gets the same low number as all others, so that it can still be ranked.
     judged: np.ndarray
-    judge_only: np.ndarray  # (R,) the judge layers' part of it, of the sentences in their order
+    judge_only: np.ndarray  # (R,) the judge layers' part of it, in the order of the document
     from_titles: np.ndarray  # (S,) the shares of `judged` that titles pass to the text below them
 
 
@@ -71,7 +73,7 @@ class Scored:
     scores: np.ndarray
     kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
     first: FirstLook | None = None  # None: the model stores no vectors
-    second: SecondLook | None = None
+    second: SecondLook | None = None  # None: nobody has looked again, or the model cannot
 
     @property
     def answers(self) -> float | None:
@@ -85,8 +87,8 @@ class Scored:
         return len(self.spans)
 
     def text_below(self, index: int) -> int:
-        """Return the position of the first text below a title; `index` if the sentence is none, or
-        no text follows.
+        """Return the position of the first text below a title, which is shown with the title;
+        `index` if the sentence is no title, or no text follows soon.
         """
         if self.kinds is None or self.kinds[index] not in TITLES:
             return index
