@@ -144,6 +144,7 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
     glob = Root.parse(f"{tree}/deep/*.md")
     assert below.covers(tree / "gone" / "x.txt") and not below.covers(tree.parent / "x.txt")
     assert glob.covers(tree / "deep" / "gone.md") and not glob.covers(tree / "deep" / "gone.txt")
+    assert not Root(tree, "[").covers(tree / "x.txt")  # a glob that can match nothing
     split = {
         "*.md": ("", "*.md"),
         "/x?/y": ("/", "x?/y"),

@@ -264,7 +264,9 @@ class Root:
         if not file.is_relative_to(self.path):
             return False
         names = file.relative_to(self.path).parts
-        return self.glob is None or any(
+        if self.glob is None:
+            return not self.pattern  # a pattern that can match nothing
+        return any(
             self.glob.matches("/".join(names[:count]), folder=count < len(names))
             for count in range(1, len(names) + 1)
         )
