@@ -454,7 +454,7 @@ def collect(data: Path, work: Work, known: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "version": 2,
         "most": work.most,
-        "questions": list({**{one["title"]: one for one in _asked(work.folder)}, **asked}.values()),
+        "questions": list({**asked, **{one["title"]: one for one in _asked(work.folder)}}.values()),
         "parts": [parts[part] for part in METRICS],
     }
 
