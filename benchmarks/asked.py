@@ -2,7 +2,7 @@
 to its own document, read whole, and to each of its sentences as if it were a document.
 
 `runnel lab questions` measures the same, and also ranks the sentences of all documents together,
-for which such a model would read all of them anew for each question.
+for which such a model would read all of them again for each question.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def test_a_wrong_value_is_named_once_without_names_of_types(searching, path, wro
 
 
 def body_of(path, count):
-    """Return the least body of a route with so many texts, and the name of their field."""
+    """Return the least body of a route with this many texts, and the name of their field."""
     if path == "/similarity":
         return {"inputs": {"source_sentence": "a", "sentences": ["b"] * count}}, "sentences"
     name = next(name for name in BODIES[path] if name != "query")

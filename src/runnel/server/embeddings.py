@@ -362,10 +362,11 @@ async def embed_texts(
     normalize = normalize is not False
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
-        shortened = (
-            truncated(vector, width or len(vector)) if normalize else vector[:width]
-            for vector in embedder.encode_rows(rows, job, normalize)
-        )
+        vectors = embedder.encode_rows(rows, job, normalize)
+        if normalize:
+            shortened = (truncated(vector, width or len(vector)) for vector in vectors)
+        else:
+            shortened = (vector[:width] for vector in vectors)
         return write(shortened, job.tokens)
 
     return await read_rows(context, request, wanted, call)

@@ -9,7 +9,7 @@
 
 What they return as JSON is made in `view.py`. A model that *remembers* reads a document once and
 keeps the vectors of its sentences, so a question then reads only itself; any other model reads the
-document anew for each question. An opened file has such vectors in memory, an index has them
+document again for each question. An opened file has such vectors in memory, an index has them
 stored if its settings say so.
 
 An answer that takes the model long is streamed as lines of JSON: {"done": 12, "total": 345} in

@@ -14,7 +14,7 @@ Adobe InDesign - brochure|CorelDRAW - logo.cdr|Crystal Reports - costs.rpt
 Crystal Reports ActiveX Designer - x|OpenOffice.org Writer - a.odt|WordPerfect - letter
 QuarkXPress Passport: Cover|FrameMaker - ch1|C:\texts\final report.DOCX
 C:\DOCUME~1\me\LOCALS~1\Temp\x.tmp|C:/Users/jo/My Documents/costs|\\server\share\costs
-/home/jo/work/paper|/Users/jo/Documents/my costs.pages|~/thesis/main|file:///C:/temp/a.html
+/home/jo/texts/paper|/Users/jo/Documents/my costs.pages|~/thesis/main|file:///C:/temp/a.html
 http://www.example.org/a/b.html|https://example.org|www.example.org/costs|about:blank|paper.dvi
 final report v2.doc|costs.doc.pdf|report.pdf|thesis.tex|Costs 2019.xls|talk.ppt (1)|slides.pptx
 letter.wpd|cover.indd|0132350882.qxd|main.ps|photo 1.jpg|index.html|default.aspx|README.md

@@ -32,7 +32,7 @@ class ReadingOptions:
         int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words.")
     ] = None
     segment_tokens: Annotated[
-        int | None, typer.Option(min=1, help="With --as rerank: read segments of so many tokens.")
+        int | None, typer.Option(min=1, help="With --as rerank: read segments of this many tokens.")
     ] = None
     stride: Annotated[
         int | None,

@@ -24,7 +24,10 @@ def formula(element: Element) -> str:
     for event, part in walk(element, iter, lambda _: False):
         name = tag(part)
         sign = part.find(f"*/{{*}}{_PROPERTIES.get((event, name))}")
-        parts.append(_SIGNS[event].get(name, "") if sign is None else attribute(sign, "val"))
+        if sign is None:
+            parts.append(_SIGNS[event].get(name, ""))
+        else:
+            parts.append(attribute(sign, "val"))
         if event == "start" and name == "t":
             parts.append(part.text or "")
     text = _ONE_VALUE.sub(lambda match: match[1] or match[2] or "", "".join(parts))

@@ -226,7 +226,10 @@ class _Page:
             if tag in _BLOCKS:
                 self._block(event, tag, node)
             if tag in _CONTROLS:
-                self.inline.append(_shown_control(node) if event == "start" else " ")
+                shown = " "
+                if event == "start":
+                    shown = _shown_control(node)
+                self.inline.append(shown)
             if tag in _INLINE:
                 self._inline(event, node)
             elif tag == "br" and event == "start":

@@ -152,7 +152,8 @@ def _read_parts(
         words, lines, fields = pages.pop(index)
         left_out, (top, bottom) = running.find(index, edges)
         body = [word for word in words if id(word) not in left_out]
-        body, tables = take_tables(level_names(body), lines, index + 1)
+        level = level_names(body)  # turned names of columns as words that can be read
+        body, tables = take_tables(level, lines, index + 1)
         page_parts = lay_out(body, index + 1)
         put_tables(page_parts, tables)
         mark_asides(page_parts)
