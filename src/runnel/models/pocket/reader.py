@@ -131,7 +131,7 @@ class PassageReader(Reader):
         asks for the means (or the first or last tokens) of all passages; read; turn the pooled
         hidden vectors into vectors. With `options.remember` the same pass also fills
         `SentenceSums`, the vectors of sentences, which `take` all hidden vectors: if the model has
-        layers for sentences, the hidden vectors of texts and then those of sentences.
+        layers for sentences, the hidden vectors of texts, then the hidden vectors of sentences.
         """
         model = self.model
         ranked = [RankedText.of(document) for document in documents]
