@@ -136,9 +136,11 @@ def test_finished_data_are_reused_and_data_of_other_files_are_refused(
 
 PATIENCE = 900  # seconds: on a busy machine the libraries alone take a minute to import
 RUN = """
-import sys, time
+import os, sys, time
 from datetime import timedelta
+from pathlib import Path
 from accelerate import PartialState
+from transformers import Trainer
 from runnel.lab.training import processes, recipes, tables
 from runnel.lab.training.run import run_recipe
 import logging
@@ -148,13 +150,22 @@ if __name__ == "__main__":
     PartialState(cpu=True, timeout=timedelta(seconds=20))  # of all but the wait for data
     processes.ALONE, processes.cores = 1, lambda: 2
     make_rows, slow = tables.make_rows, float(sys.argv[1])
+    save_rng_state = Trainer._save_rng_state
 
     def slowly(*arguments):
         for table in make_rows(*arguments):
             yield table
             time.sleep(slow)
 
+    def save_slowly(trainer, folder):
+        if trainer.args.process_index == 1 and folder.endswith("checkpoint-8"):
+            os.makedirs(folder, exist_ok=True)
+            Path(folder, "rng_state_1.pth").touch()
+            time.sleep(slow)
+        save_rng_state(trainer, folder)
+
     tables.make_rows = slowly
+    Trainer._save_rng_state = save_slowly
     run_recipe(recipes.read("tiny.toml"), "run")
 """
 
@@ -242,17 +253,20 @@ def test_two_processes_of_which_one_is_killed(tmp_path):
     while left(session) and time.monotonic() < end:
         time.sleep(0.1)
     assert not left(session), "its processes end with it"
-    # 2. again: preparing takes 30 s, the group's limit is 20 s; the other one is killed in training
+    # 2. again: preparing takes 30 s, the group's limit is 20 s; the other one is killed while it
+    # writes its part of a checkpoint
     with Two(tmp_path, 3.0) as two:
-        two.wait_for((tmp_path / "run" / "checkpoints" / "checkpoint-8").exists)
+        two.wait_for((tmp_path / "run" / "checkpoints" / "checkpoint-8" / "rng_state_1.pth").exists)
         two.ranks[1].kill()
         assert two.ranks[0].wait(PATIENCE) != 0
         assert "prepared already" not in two.log(0) and "300 examples, " in two.log(0)
     assert (data / "train-1.arrow").exists()
-    # 3. again: the data are there
+    # 3. again: the data are there, and the last checkpoint of which every part was written
     with Two(tmp_path, 3.0) as two:
         assert two.ends() == [0, 0], two.log(0) + two.log(1)
         assert "train-1.arrow is prepared already" in two.log(0)
-        assert "resuming from" in two.log(0) and "300 examples, " not in two.log(0)
+        assert "checkpoint-8 is incomplete" in two.log(0)
+        assert "resuming from run/checkpoints/checkpoint-4" in two.log(0)
+        assert "300 examples, " not in two.log(0)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 40
     assert not data.exists()

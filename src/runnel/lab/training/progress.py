@@ -33,9 +33,10 @@ def find_whole_checkpoint(folder: str | Path) -> Path | None:
     """Return the newest complete checkpoint, or None; newer incomplete ones are skipped with a
     warning.
 
-    The Trainer writes `trainer_state.json` last, and removes older checkpoints only after that: so
-    a checkpoint with a readable one is complete, and a run stopped while writing a checkpoint still
-    has the previous one.
+    The first process writes `trainer_state.json` last, after all files of all processes
+    (`Watched._save_rng_state`), and removes older checkpoints only after that: so a checkpoint with
+    a readable one is complete, and a run stopped while writing a checkpoint still has the previous
+    one.
     """
     paths = {
         int(number): path
@@ -139,6 +140,13 @@ class Watched(Trainer):
         if "loss" in logs:
             logs.update(self.watch.throughput(self.args.world_size))
         super().log(logs, start_time)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Wait until each process has written its last file of the checkpoint: the Trainer alone
+        lets the first process call a checkpoint complete while others still write.
+        """
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
 
     def compute_loss(
         self,
