@@ -1,15 +1,17 @@
 """Models as modules of sentence-transformers, so that its trainers, losses, samplers, evaluators
 and tools work on them.
 
-In evaluation mode the vectors and scores are those of `Embedder.encode` and `Reranker.score`,
-through the same engine; in training mode those of `models/recurrent/graph.py`. Texts are cut at the
-document's end, so that end markers and queries are kept.
+In evaluation mode, on a CPU and without gradients, the vectors and scores are those of
+`Embedder.encode` and `Reranker.score`, through the same engine; in training mode, with gradients or
+on a GPU those of `models/recurrent/graph.py`. Texts are cut at the document's end, so that end
+markers and queries are kept.
 
 LoRA: `add_lora(model[0].model, r=16, alpha=32)` before the trainer is made, `merge(model[0].model)`
 after training. Until then only adapters and heads are saved, and a trainer's
 `_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`.
 
-    B  texts or pairs   n  tokens of the longest   d  width of the vectors
+    B  texts or pairs          n  tokens of the longest text
+    d  width of its vectors    D  width of the backbone's hidden vectors
 """
 
 import itertools
@@ -191,14 +193,15 @@ class _ModelModule(InputModule):
                 f"{self.model.source} has 8-bit weights, which cannot be trained; load it with"
                 ' dtype="float32"'
             )
-        if not mode == self.training == self.backbone.training:
+        already_set = self.training == mode and self.backbone.training == mode
+        if not already_set:
             with _outside_inference():
                 super().train(mode)
                 self.model.refresh()
-            self._seen = self._weights()
+            self._seen = self._versions()
         return self
 
-    def _weights(self) -> list[tuple[int, int]]:
+    def _versions(self) -> list[tuple[int, int]]:
         """Return the address and version of each weight: equal lists mean that
         nothing has changed.
         """
@@ -214,7 +217,7 @@ class _ModelModule(InputModule):
         """
         if self.training or torch.is_grad_enabled() or self.backbone.device.type != "cpu":
             return False
-        seen = self._weights()
+        seen = self._versions()
         if seen != self._seen:
             with _outside_inference():
                 self.backbone.eval()
@@ -381,7 +384,7 @@ class EmbedderModule(_ModelModule):
         return out
 
     def _vectors(self, rows: list[np.ndarray]) -> Tensor:
-        """Return the unit vectors (n, d) of rows of ids."""
+        """Return the unit vectors of rows of ids, (number of rows, d)."""
         if self._infers():
             with _outside_inference():
                 return torch.from_numpy(np.stack(list(self._embedder.encode_rows(rows))))
@@ -437,8 +440,9 @@ class RerankerModule(_ModelModule):
         prompt: str | None = None,
         **kwargs: object,
     ) -> dict[str, Any]:
-        """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to
-        `input_ids` and `attention_mask`.
+        """Return the batch as {"pairs": a list of what `forward` scores}: token ids (`make_pair`),
+        or the texts (query, document) of a model that cannot be trained here. Texts alone, whose
+        tokens model cards count, become `input_ids` and `attention_mask`.
         """
         if all(isinstance(text, str) for text in inputs):
             batch = self.model.tokenizer.encode_batch([str(text) for text in inputs])
@@ -456,6 +460,7 @@ class RerankerModule(_ModelModule):
         """Return the features, and `scores` (B, 1) fp32."""
         pairs: list[Any] = features["pairs"]
         if not trains_pairs(self.model):
+            # for what is derived from the weights: such a model has one way to score
             self._infers()
             with _outside_inference():
                 scores = torch.from_numpy(self._score_texts(pairs)).to(self.backbone.device)

@@ -4,18 +4,19 @@ A model that stores vectors of sentences (pocket) adds how it came to them, for 
 training. It looks at a document twice (`models/pocket/looks.py`):
 
     FirstLook     scores every sentence from the stored vectors
-    SecondLook    reads the best sentences again: the judge layers each with the text around it, the
-                  pair layers the best of these together with the query; and it says how probable it
-                  is that the document answers at all
+    SecondLook    reads the best sentences again, with upper layers of the encoder that were tuned
+                  for it: the judge layers each with the text around it, the pair layers the best of
+                  these together with the query; and it says how probable it is that the document
+                  answers at all
 
     first.scores  = plain + shares of titles
-    second.scores = first.scores + judged + from_titles
+    second.scores = first.scores + judged + from_titles, and if the model is calibrated, these sums
+                    mapped to logits of the probability that the sentence answers
 
 A title is a heading or a question: its answer is below it, so the sentences there gain a share of
 its score. An aside is a sentence that is no answer, such as a line of a table of contents.
 
-If the model is calibrated, the second scores are mapped to logits of the probability that the
-sentence answers. The scores of any other model only rank, and compare for one query alone.
+The scores of a model that is not calibrated only rank, and compare for one query alone.
 
 S  sentences of a document      R  sentences that were read again      Q  tokens of the query
 """
@@ -41,8 +42,8 @@ class FirstLook:
     document: SentenceVectors
     plain: np.ndarray  # (S,) float32 scores of `VectorScore`; -inf for a sentence without a token
     scores: np.ndarray  # (S,) float32: `plain` with the shares of titles; -inf also for asides
-    # (4,) numbers by which the document is judged, such as its length and best score: in the order
-    # of `first_look` in `models/pocket/looks.py`
+    # (4,) numbers by which the document is judged (`first_look` in `models/pocket/looks.py`): its
+    # best score, the mean of its best cosines, the share of the query's idf in it, its length
     facts: np.ndarray
 
 
@@ -51,7 +52,7 @@ class SecondLook:
     """The result of the second look at a document."""
 
     scores: np.ndarray  # (S,) float32, the final scores
-    # of the probability that the document answers; None: the model is not calibrated
+    # the logit of the probability that the document answers; None: the model is not calibrated
     answers_logit: float | None
     read: np.ndarray  # (S,) bool: the sentences that were read again
     # (S,) their scores: the sum of what the judge layers and the pair layers give. A sentence that

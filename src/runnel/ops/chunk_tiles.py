@@ -16,7 +16,10 @@ mixed_ij = exp(c_i - c_j) dt_j (q_i . k_j).
 `scan_panel` computes y and the next S for TILE_COLUMNS columns of v at a time. `load_state` and
 `store_state` convert a state between the pool's layout (P, N) and panels.
 
-Arrays are pointers here (see `simd`, also for words and tiles). `kind` is any pointer whose type
+Arrays are pointers here (see `simd`, also for words and tiles). A word is 32 bits: one fp32 number
+or two bf16 numbers. `tiles` says that the processor's matrix tiles multiply (Intel AMX), BLOCK rows
+at a time; else vectors do, TILE_ROWS rows at a time. So products may read and write rows up to the
+next multiple of BLOCK, and all arrays have room for them. `kind` is any pointer whose type
 chooses the factors of the products: bf16, in words of two, or fp32. States and sums are fp32. A
 panel is TILE_COLUMNS columns of a matrix, row after row.
 """
@@ -63,11 +66,13 @@ def _multiply(
     """Compute sums += left @ right for a panel.
 
     Args:
-        sums: `rows` rows of TILE_COLUMNS numbers; with `fresh` their old content is not read.
-        left: `rows` rows of `depth` words. Rows are left_row words apart, the words of a row
-            left_depth (with `tiles` always 1).
+        sums: `rows` rows of TILE_COLUMNS numbers, and room up to a multiple of BLOCK; with `fresh`
+            their old content is not read.
+        left: `rows` rows, and room as for `sums`, of `depth` words. Rows are left_row words apart,
+            the words of a row left_depth (with `tiles` always 1).
         right: `depth` rows of TILE_COLUMNS words.
-        triangle: `left` is zero above the diagonal.
+        triangle: `left` is zero above the diagonal; words that are zero in all rows of a block are
+            left out.
     """
     step = numbers_per_word(kind)
     height = BLOCK if tiles else TILE_ROWS
@@ -109,7 +114,7 @@ def multiply_keys(
     with the products of TILE_COLUMNS rows of K.
 
     Args:
-        q_words, k_words: `rows` rows of `padded` numbers.
+        q_words, k_words: `rows` rows of `padded` numbers, readable up to a multiple of BLOCK rows.
         height: the rows of a panel, at least `rows`.
         panel: scratch for the transpose of TILE_COLUMNS rows of K.
     """
@@ -126,6 +131,7 @@ def multiply_keys(
         _multiply(
             kind,
             tiles,
+            # the panel of these rows of K, from row j on
             shift(out, j * (height + TILE_COLUMNS)),
             shift(q_words, j * depth),
             depth,
@@ -158,7 +164,7 @@ def scan_panel(
     has_state: bool,
     advances: bool,
     q_words: Pointer,
-    k_words: Pointer,
+    k_transposed: Pointer,
     k_row: int,
     k_depth: int,
     mixed: Pointer,
@@ -174,11 +180,10 @@ def scan_panel(
     (Np, TILE_COLUMNS) after the chunk.
 
     Args:
-        tiles: whether tiles multiply.
         has_state: S is not zero.
         q_words: rows of Np = `padded` numbers.
-        k_words: K^T, in words that each join two rows of K; its rows are k_row words apart and the
-            words of a row k_depth. With `tiles`, zero up to a multiple of BLOCK rows of K.
+        k_transposed: K^T, in words that each join two rows of K; its rows are k_row words apart and
+            the words of a row k_depth. With `tiles`, zero up to a multiple of BLOCK rows of K.
         mixed: rows of CHUNK numbers, zero above the diagonal up to a multiple of BLOCK.
         v: fp32, `stride` numbers from row to row.
         grown, carried: (rows,) as in the equations; the last of `grown` is the decay of S.
@@ -208,6 +213,7 @@ def scan_panel(
             triangle=False,
         )
         _scale(y, rows, grown, 1)
+        # y was made of S as it entered the chunk; only now may S decay
         _scale(S, padded, shift(grown, rows - 1), 0)
     _multiply(
         kind,
@@ -228,7 +234,7 @@ def scan_panel(
             kind,
             tiles,
             S,
-            k_words,
+            k_transposed,
             k_row,
             k_depth,
             words,

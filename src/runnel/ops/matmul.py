@@ -1,14 +1,17 @@
-"""Products of bf16 or fp32 matrices for CPU inference, without torch: of bf16 by tiles if there are
-some, else by vectors.
+"""Products of bf16 or fp32 matrices for CPU inference, without torch: of bf16 by the processor's
+matrix tiles (Intel AMX) if it has them, else by vectors.
 
     T  tokens      K  inputs      N  outputs
     Kp  for bf16, K padded to whole tiles (_DEPTH)      Np  N padded to TILE_COLUMNS
+    word  32 bits: one number in fp32, two in bf16
+    LANES  16 numbers, one vector      TILE_COLUMNS  32, or 16 without AVX-512      BLOCK  32 tokens
 
 `pack`, `pack_floats` and `pack_int8` lay out the weights of a layer once. `multiply` divides a
 product into tasks, some tokens times one panel (TILE_COLUMNS outputs):
 
     multiply -> _multiply, tasks on all cores -> _panel, one task -> _multiply_rows, BLOCK tokens
 
+Where K is long, a panel is multiplied by sections of K, and sums go on from section to section.
 Sums are in fp32. A token's result depends on neither the other tokens nor the workers: its sums are
 taken in the same order whatever T is, which BLAS does not promise. The instructions for bf16 take
 denormal factors and denormal sums as zero.
@@ -138,10 +141,8 @@ def _bits(typing_context: Context, number: types.Type, scale: types.Type) -> Def
 
 
 @njit(**SERIAL)
-def _pack_panel(
-    source: Array, scale: Array, first: int, depth: int, words: Pointer, stage: Array
-) -> None:
-    """Write `depth` rows of words from the rows [first, first + TILE_COLUMNS) of the weight, by
+def _pack_panel(source: Array, scale: Array, first: int, words: Pointer, stage: Array) -> None:
+    """Write a panel of words from the rows [first, first + TILE_COLUMNS) of the weight, by
     blocks of LANES x LANES words.
     """
     outputs, inputs = source.shape
@@ -169,12 +170,12 @@ def _pack(source: Array, scale: Array, words: Array, stages: Array) -> None:
     for worker in prange(workers):
         for panel in range(worker, panels, workers):
             target = shift(address(words), panel * depth * columns)
-            _pack_panel(source, scale, panel * columns, depth, target, stages[worker])
+            _pack_panel(source, scale, panel * columns, target, stages[worker])
 
 
 def rows_per_task(row_bytes: int, tokens: int, panels: int, workers: int) -> int:
     """Return how many rows of inputs a task multiplies with a panel: so few that there are tasks
-    for all workers.
+    for all workers, about four for each.
     """
     rows = min(_BYTES_PER_TASK // row_bytes, tokens * panels // (4 * workers))
     return max(BLOCK, rows // BLOCK * BLOCK)
@@ -199,14 +200,15 @@ def _multiply_rows(
     fresh: bool,
     sums: Pointer,
 ) -> None:
-    """Add products of `depth` words to `rows` <= BLOCK rows of `sums`. x: rows x_row words apart,
-    readable up to BLOCK.
+    """Add products of `depth` words to `rows` <= BLOCK rows of `sums`; with `fresh`, set the sums
+    to the products. x: rows x_row words apart, readable up to BLOCK.
     """
-    left = as_kind(sums, x)
+    left = as_kind(sums, x)  # words, as which products read x
     if not tiles:
         factor = _ZERO if fresh else _ONE
+        # the type of the first argument says what a word holds
         multiply_panel(x, left, x_row, words, rows, depth, factor, sums, TILE_COLUMNS)
-    elif rows > LANES:
+    elif rows > LANES:  # half a block has LANES rows
         multiply_block(sums, TILE_COLUMNS, left, x_row, words, TILE_COLUMNS, depth, fresh)
     else:
         multiply_half_block(sums, TILE_COLUMNS, left, x_row, words, TILE_COLUMNS, depth, fresh)
@@ -276,6 +278,7 @@ def _panel(
     depth = w.words.shape[1]
     column = panel * TILE_COLUMNS
     step = numbers_per_word(address(x))
+    # k and `length` count words, and `apart` numbers
     for k in range(0, depth, _SECTION):
         words = shift(address(w.words), (panel * depth + k) * TILE_COLUMNS)
         length = min(_SECTION, depth - k)
@@ -304,7 +307,8 @@ def _multiply(
 
     Args:
         x, apart: `flat_rows` of (T, Kp) bf16 bits, from the start of a cache line on, or of (T, K)
-            fp32.
+            fp32: the matrix as one row of numbers, and how many numbers there are from the start of
+            a token's row to the start of the next.
         scratch: BLOCK rows of inputs, and `rows` rows of sums.
     """
     tokens = out.shape[0]
@@ -342,7 +346,7 @@ def multiply(x: Numbers, w: FloatWeights, out: Numbers, memory: StepMemory) -> N
             Bits are copied unless K is a multiple of 32 and each row starts on a cache line.
         w: weights (N, K).
         out: (T, N) fp32 or bf16 bits, C-contiguous.
-        memory: the step's, for the scratch of the workers.
+        memory: of the engine's step that multiplies, for the scratch of the workers.
     """
     depth = w.words.shape[1]
     bits = x.dtype == np.uint16

@@ -28,18 +28,22 @@ def synthesize(
     asked: ask.LlmOptions = ask.LlmOptions(),
     threads: parameters.Threads = 8,
     strategy: Annotated[
-        Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")
+        Literal["link", "pair", "chunk"],
+        typer.Option(
+            help="A question is about one place of a document (chunk), two places that are alike"
+            " (pair), or two that the model connects (link, the best by paper E)."
+        ),
     ] = "link",
     prompts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Prompts of your own (docs/data.md).")
     ] = None,
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     lengths: Annotated[
-        str, typer.Option(help="Tokens of the documents, in equal numbers.")
+        str, typer.Option(help="Tokens of the examples' documents, each length as often.")
     ] = "2000,5000,10000",
     unit: Annotated[
         Literal["sentence", "clauses"],
-        typer.Option(help="What is numbered and chosen as evidence."),
+        typer.Option(help="Units of evidence: sentences, or groups of clauses within them."),
     ] = "sentence",
     limit: Annotated[
         int | None, typer.Option(min=1, help="The most examples (default: all).")
@@ -57,7 +61,7 @@ def synthesize(
     Example: runnel lab synthesize manuals/ --to examples --llm http://127.0.0.1:8080/v1
 
     Replies are stored in DIR: repeat the command after an interruption, and nothing is paid for
-    twice. The model -m counts tokens, and finds pairs.
+    twice. The model -m counts tokens; for --strategy pair its vectors say which places are alike.
 
     With --without-llm, headings, questions, definitions and lists of the documents become the
     questions, in DIR/structure.jsonl; of the options, --limit, --seed, --exclude, --language and

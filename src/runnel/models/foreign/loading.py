@@ -1,4 +1,6 @@
-"""Load a model that another library wrote: a transformer, or a bare checkpoint."""
+"""Load a model that another library wrote: a transformer, or a bare checkpoint (a recurrent
+language model without runnel's files: no heads for retrieval, no templates).
+"""
 
 from pathlib import Path
 
@@ -26,7 +28,16 @@ def load_foreign(
     template: str | None,
     job: Job,
 ) -> TorchModel:
-    """Load a folder, or one file of weights with the config.json beside it; see `load_model`."""
+    """Load a folder, or one file of weights with the config.json beside it.
+
+    Args:
+        source: the model's name in messages, as the user wrote it.
+        prefix: what the user wrote before the name: "st" asks for sentence-transformers, "st-code"
+            also for the code in its folder; "": the files decide.
+        pooling, template: the user's choices for an embedder; None: what the folder says.
+        job: "embed", "rerank" or "sentences": which head the model needs.
+        dtype, device: see `load_model`.
+    """
     folder = path if path.is_dir() else path.parent
     config = read_config(path) or {}
     if prefix or is_transformer(folder, config):
@@ -42,7 +53,7 @@ def load_foreign(
         )
         return TorchModel(backbone, **vars(parts), source=source)
     checkpoint = load_checkpoint(path, dtype=dtype, device=device)
-    parts = read_bare(folder, checkpoint)
+    parts = read_bare(folder, checkpoint)  # tokenizer, templates and heads
     model = TorchModel(checkpoint.backbone, **vars(parts), source=source)
     apply_choices(model, folder, pooling, template)
     return model
