@@ -1,11 +1,22 @@
 """An encoder computed from arrays, without torch: for inference on a CPU.
 
-`EncoderStep` runs matrix products, and between them the kernels of `kernels.py`, which add biases
-in fp32 and in 8 bits write the inputs of products as bytes:
+A step reads some whole sequences with one or more forms: a form is a set of upper layers
+(`config.py`), and all forms share the lower layers. `EncoderStep` runs the matrix products of the
+layers, and between them the kernels of `kernels.py`, which add the products' biases:
 
-    step_forms -> _work, the memory of the step -> _read, the layers of a form -> _add_norm
+    step_forms      what enters the first layer; the shared layers, once; the layers of each form
+    _run_layers     for each layer: [qkv] attend [out] _add_norm [up] gelu [down] _add_norm
+    _add_norm       adds to the residual stream, and writes the inputs of the next product
+    _work           the memory of a step
 
-Its weights come from torch's `Encoder` (`cpu.py`), or from `ArrayEncoder`, below, which reads a
+The residual stream is fp32; the dtype of the linear layers chooses the other numbers of a step:
+
+    linear layers   inputs of a product                       outputs of a product
+    fp32            fp32; of qkv and up the stream itself     fp32
+    bf16            bf16                                      bf16
+    8 bits          bytes, with a scale for each group        fp32 or bf16, as the embedding
+
+The weights come from torch's `Encoder` (`cpu.py`), or from `ArrayEncoder`, below, which reads a
 model folder that runnel wrote. bf16 is held as bits (uint16).
 
 T  tokens      S  sequences      D  hidden_size      F  intermediate_size
@@ -42,8 +53,9 @@ from runnel.ops.simd import NATIVE_BF16
 Dtype = Literal["float32", "bfloat16", "int8"]
 DEFAULT_DTYPE: Dtype = "bfloat16" if NATIVE_BF16 else "float32"  # what the processor multiplies
 _LINEAR = ("qkv", "out", "up", "down")
-# ends of the names of the weights that take the low dtype
-LOW_PRECISION = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
+# ends of the names of the weights that may be in 8 bits, and of those that may be in bf16
+_IN_8_BITS = tuple(f"{name}.weight" for name in _LINEAR)
+LOW_PRECISION = (*_IN_8_BITS, "embeddings.weight")
 # Inputs of an 8-bit layer that share a scale, if it divides their number. Of the layer `out`, the
 # inputs of each head share one.
 _GROUP = 64
@@ -100,9 +112,9 @@ class _Work(NamedTuple):
     # (T, D), the inputs of qkv and up. None in fp32: these take the residual stream itself.
     normed: ProductInputs | None
     qkv: Numbers  # (T, 3 D), the outputs of qkv
-    up: Numbers  # (T, F), the outputs of up; in the memory of `qkv`
-    seen: ProductInputs  # (T, D), the outputs of attention, inputs of out
-    middle: ProductInputs  # (T, F), the inputs of down; `up` itself unless in 8 bits
+    up: Numbers  # (T, F), the outputs of up; in the memory of `qkv`, which is no longer needed
+    attended: ProductInputs  # (T, D), the outputs of attention, inputs of out
+    activated: ProductInputs  # (T, F), the outputs of gelu, inputs of down; `up` unless in 8 bits
     out: Numbers  # (T, D), the outputs of out and of down
     cu_seqlens: NDArray[np.int64]  # (S+1,)
     attention: int  # numbers of scratch that attention needs for each core
@@ -120,10 +132,10 @@ class EncoderStep:
         c = self._config = weights.config
         self._numbers, self._in_8_bits = weights.numbers, weights.in_8_bits
         self._positions = weights.floats("positions.weight")
-        self._groups = self._middle_groups = 1
+        self._groups = self._inner_groups = 1  # of the inputs of qkv and up; of down
         if self._in_8_bits:
             sizes = (c.hidden_size, c.intermediate_size)
-            self._groups, self._middle_groups = (
+            self._groups, self._inner_groups = (
                 int8_matmul.count_groups(size, _GROUP) for size in sizes
             )
         self._norm = [weights.floats(f"norm.{part}") for part in _NORM]
@@ -133,7 +145,7 @@ class EncoderStep:
                 weights.product(f"{name}.qkv", self._groups, self._memory),
                 weights.product(f"{name}.out", c.num_heads, self._memory),
                 weights.product(f"{name}.up", self._groups, self._memory),
-                weights.product(f"{name}.down", self._middle_groups, self._memory),
+                weights.product(f"{name}.down", self._inner_groups, self._memory),
                 [weights.floats(f"{name}.{linear}.bias") for linear in _LINEAR],
                 [weights.floats(f"{name}.attention_norm.{part}") for part in _NORM],
                 [weights.floats(f"{name}.norm.{part}") for part in _NORM],
@@ -155,47 +167,54 @@ class EncoderStep:
             (T, forms D).
         """
         with self._memory.lock, parallel():
-            # 1. What enters the first layer, in place of the embeddings: the residual stream.
+            # 1. What enters the first layer replaces the embeddings: the residual stream.
             lengths = np.diff(cu_seqlens)
             hidden += self._positions[np.arange(cu_seqlens[-1]) - cu_seqlens[:-1].repeat(lengths)]
             work = self._work(hidden, cu_seqlens, int(lengths.max(initial=0)))
             work.out[...] = 0
             self._add_norm(work, hidden, np.zeros(hidden.shape[1], np.float32), self._norm, hidden)
-            # 2. The layers that all forms share, then the layers of each form.
+            # 2. The layers that all forms share write to `hidden`. One form alone shares none, so
+            # that all its layers write to `out`.
             shared = self._config.shared_layers(forms) if len(forms) > 1 else 0
-            self._read(work, self._forms["texts"][:shared], hidden)
+            self._run_layers(work, self._forms["texts"][:shared], hidden)
+            # 3. The other layers of each form start from `hidden` and write to its part of `out`.
             tokens, width = hidden.shape
             out = np.empty((tokens, len(forms) * width), np.float32)
             for i, form in enumerate(forms):
                 if i and work.normed:
-                    # The form before has changed the inputs of the next product, but not `hidden`.
+                    # `normed` has the end of the form before: the inputs of the first product are
+                    # made from `hidden` again.
                     if self._in_8_bits:
                         int8_matmul.quantize_rows(hidden, *work.normed)
                     else:
                         copy_rows(hidden, work.normed.array)
-                self._read(work, self._forms[form][shared:], out[:, i * width : (i + 1) * width])
+                self._run_layers(
+                    work, self._forms[form][shared:], out[:, i * width : (i + 1) * width]
+                )
             return out
 
-    def _read(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
-        """Run layers. The first one reads the residual stream from `work.residual` and writes it to
-        `target` (T, D), where it stays; rows of `target` may be far apart.
+    def _run_layers(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
+        """Run layers. The first one reads the residual stream from `work.residual`, and all write
+        it to `target` (T, D): `work.residual` itself, or memory whose rows may be far apart.
         """
         residual = work.residual
         for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
             layer.qkv(work.normed or ProductInputs(residual), work.qkv)
             scratch = self._memory.scratch("attention", work.attention)
-            attend(work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch)
-            layer.out(work.seen, work.out)
+            attend(
+                work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.attended, scratch
+            )
+            layer.out(work.attended, work.out)
             self._add_norm(work, residual, bias_out, layer.attention_norm, target)
             residual = target
             layer.up(work.normed or ProductInputs(residual), work.up)
             if self._in_8_bits:
                 scratch = self._memory.scratch("row", self._config.intermediate_size)
-                bias_gelu_bytes(work.up, bias_up, *work.middle, scratch)
+                bias_gelu_bytes(work.up, bias_up, *work.activated, scratch)
             else:
                 bias_gelu(work.up, bias_up)
-            layer.down(work.middle, work.out)
+            layer.down(work.activated, work.out)
             self._add_norm(work, residual, bias_down, layer.norm, target)
         if not layers:
             target[...] = residual
@@ -206,25 +225,30 @@ class EncoderStep:
         """Add the output of a product and its bias to the residual stream; write the norm of the
         sum to `target` and to the inputs of the next product.
         """
-        low = work.normed or ProductInputs(np.empty((len(residual), 0), np.float32))
+        inputs = work.normed or ProductInputs(np.empty((len(residual), 0), np.float32))
         eps = self._config.layer_norm_eps
-        add_layer_norm(*flat_rows(residual), work.out, bias, *norm, eps, *flat_rows(target), *low)
+        add_layer_norm(
+            *flat_rows(residual), work.out, bias, *norm, eps, *flat_rows(target), *inputs
+        )
 
     def _work(self, residual: Floats, cu_seqlens: NDArray[np.int64], longest: int) -> _Work:
         c = self._config
         tokens = len(residual)
-        low = self._in_8_bits or self._numbers is not np.float32
+        in_fp32 = not self._in_8_bits and self._numbers is np.float32
         widths = (3 * c.hidden_size, c.intermediate_size)
-        wide = self._memory.array("wide", tokens * max(widths), dtype=self._numbers)
-        qkv, up = (wide[: tokens * width].reshape(tokens, width) for width in widths)
+        # one memory for both, because qkv is read before up is written
+        both = self._memory.array("qkv or up", tokens * max(widths), dtype=self._numbers)
+        qkv, up = (both[: tokens * width].reshape(tokens, width) for width in widths)
         return _Work(
             residual=residual,
-            normed=self._inputs("normed", tokens, c.hidden_size, self._groups) if low else None,
+            normed=(
+                None if in_fp32 else self._inputs("normed", tokens, c.hidden_size, self._groups)
+            ),
             qkv=qkv,
             up=up,
-            seen=self._inputs("seen", tokens, c.hidden_size, c.num_heads),
-            middle=(
-                self._inputs("middle", tokens, c.intermediate_size, self._middle_groups)
+            attended=self._inputs("attended", tokens, c.hidden_size, c.num_heads),
+            activated=(
+                self._inputs("activated", tokens, c.intermediate_size, self._inner_groups)
                 if self._in_8_bits
                 else ProductInputs(up)
             ),
@@ -260,13 +284,13 @@ class ArrayEncoder(EncoderShape):
         self.set_config(config)
         self.folder = file.parent
         self.dtype = dtype
-        self.device = SimpleNamespace(type="cpu", index=None)
+        self.device = SimpleNamespace(type="cpu", index=None)  # read like a torch.device
         self._file = weights
         self._names = set(self._file.keys())
         self._check(file)
         self.in_8_bits = dtype == "int8"
-        wide = DEFAULT_DTYPE if self.in_8_bits else dtype
-        self.numbers: type[np.generic] = np.uint16 if wide == "bfloat16" else np.float32
+        between = DEFAULT_DTYPE if self.in_8_bits else dtype  # the dtype between linear layers
+        self.numbers: type[np.generic] = np.uint16 if between == "bfloat16" else np.float32
         self._table, self._scale = self._stored("embeddings.weight")
         self._step = EncoderStep(self)
         self._fingerprint = ""
@@ -290,6 +314,7 @@ class ArrayEncoder(EncoderShape):
         rows = self._table[ids].astype(np.float32)
         if self._scale is not None:
             rows *= self._scale[ids, None]
+        # in bf16 rounded, as the embedding of torch's `Encoder` is
         return self._step.step_forms(
             widened(bf16_bits(rows)) if self.numbers is np.uint16 else rows, cu_seqlens, forms
         )
@@ -301,11 +326,11 @@ class ArrayEncoder(EncoderShape):
 
     def product(self, name: str, groups: int, memory: StepMemory) -> ArrayProduct:
         """See `EncoderWeights`."""
-        array, scale = self._stored(f"{name}.weight")
         if self.in_8_bits:
             return partial(
                 _multiply_bytes, int8_matmul.pack(*self._bytes(f"{name}.weight"), groups), memory
             )
+        array, scale = self._stored(f"{name}.weight")
         if self.numbers is np.float32:
             packed = matmul.pack_floats(self.floats(f"{name}.weight"))
         else:
@@ -326,9 +351,7 @@ class ArrayEncoder(EncoderShape):
         if not self._fingerprint:
             names = set(weight_shapes(self.config))
             names |= {
-                f"{name}_scale"
-                for name in names
-                if self.in_8_bits and name.endswith(LOW_PRECISION[:-1])
+                f"{name}_scale" for name in names if self.in_8_bits and name.endswith(_IN_8_BITS)
             }
             self._fingerprint = digest_arrays(
                 self.architecture, ((name, self._as_loaded(name)) for name in sorted(names))
@@ -339,7 +362,7 @@ class ArrayEncoder(EncoderShape):
         """Return a weight as torch holds it: in bf16, 8 bits or fp32."""
         if name.endswith("_scale"):
             return self._bytes(name.removesuffix("_scale"))[1]
-        if self.in_8_bits and name.endswith(LOW_PRECISION[:-1]):
+        if self.in_8_bits and name.endswith(_IN_8_BITS):
             return self._bytes(name)[0]
         numbers = self.floats(name)
         is_low = self.numbers is np.uint16 and name.endswith(LOW_PRECISION)

@@ -1,5 +1,20 @@
-"""The shape of an encoder, and the blocks in which it reads a text, with torch (`model.py`) and
-without (`arrays.py`).
+"""The sizes of an encoder, the forms of its upper layers, and the blocks in which it reads a text,
+with torch (`model.py`) and without (`arrays.py`).
+
+A form is the encoder with one set of upper layers; all forms share the lower ones. Each is for one
+use in pocket (`models/pocket/looks.py`), and any other encoder has only "texts":
+
+    texts       a text by itself, such as a query or a passage
+    sentences   the vectors of a text's sentences
+    judge       sentences that are scored a second time, each with some text around it
+    pair        the query and a sentence in one sequence
+
+A block is what must be read together: a passage, which is whole sentences of a long text between
+the markers [CLS] and [SEP]; or the whole text, in an encoder that does not read in passages.
+
+    EncoderConfig   the sizes, and the names of a form's layers
+    EncoderBlocks   the blocks of a text, and what a step costs; a base of `Encoder` and of:
+    EncoderShape    an encoder without torch
 """
 
 from collections.abc import Sequence
@@ -11,7 +26,7 @@ import numpy as np
 
 from runnel.backbones.config import BackboneConfig, Blocks
 
-MARKERS = 2  # [CLS] and [SEP] around a passage
+MARKER_COUNT = 2  # [CLS] and [SEP] around a passage
 Form = Literal["texts", "sentences", "judge", "pair"]
 FORMS: tuple[Form, ...] = get_args(Form)
 # the name of a form's own layers in the config and in the model; "texts" has the plain `layers`
@@ -24,14 +39,15 @@ _LAYERS: dict[Form, str] = {
 
 @dataclass(frozen=True)
 class EncoderConfig(BackboneConfig):
-    """Shape of an encoder."""
+    """The sizes of an encoder."""
 
     num_heads: int
     intermediate_size: int
     max_positions: int = 512
     layer_norm_eps: float = 1e-12
     passage_tokens: int = 160  # the most tokens of a passage, without its markers
-    begin_id: int | None = None  # the token that begins a passage; None: any text is one sequence
+    # the marker [CLS], which begins each passage; None: the encoder reads any text whole
+    begin_id: int | None = None
     # how many of the upper layers the forms "sentences", "judge" and "pair" replace by their own
     sentence_layers: int = 0
     judge_layers: int = 0
@@ -42,12 +58,12 @@ class EncoderConfig(BackboneConfig):
         super().__post_init__()
         whole_heads = self.hidden_size % self.num_heads == 0
         self.expect(whole_heads, "hidden_size", "num_heads", rule="a multiple of the latter")
-        fits = self.passage_tokens + MARKERS <= self.max_positions
+        fits = self.passage_tokens + MARKER_COUNT <= self.max_positions
         self.expect(
             fits,
             "passage_tokens",
             "max_positions",
-            rule=f"passages and their {MARKERS} markers to fit the positions",
+            rule=f"passages and their {MARKER_COUNT} markers to fit the positions",
         )
         for name in _LAYERS.values():
             self.expect(
@@ -74,7 +90,7 @@ class EncoderConfig(BackboneConfig):
 
 
 class EncoderBlocks(Blocks):
-    """The blocks of an encoder."""
+    """The blocks of an encoder, and the memory and the operations that it needs for a token."""
 
     title = "Encoder"
     config: EncoderConfig
@@ -92,8 +108,8 @@ class EncoderBlocks(Blocks):
     @property
     def step_bytes_per_token(self) -> int:
         c = self.config
-        # attention: queries, keys and values, twice; or the feed-forward layer, before and after
-        # its gelu
+        # attention: queries, keys and values, and their copy by sequences; or the feed-forward
+        # layer, before and after its gelu
         halves = max(6 * c.hidden_size, 2 * c.intermediate_size)
         # bytes of fp32: residual, normed, input and output of a layer
         return 4 * (4 * c.hidden_size + halves)
@@ -112,21 +128,22 @@ class EncoderBlocks(Blocks):
         return tokens * (self.flops_per_token + 4 * self.num_layers * self.hidden_size * seen)
 
     def block_ends(self, ids: np.ndarray) -> np.ndarray:
+        """See `Blocks.block_ends`: a block ends before each marker that begins the next one."""
         if self.config.begin_id is None:
             return np.array([len(ids)])
         return np.append(np.flatnonzero(ids[1:] == self.config.begin_id) + 1, len(ids))
 
 
 class EncoderShape(EncoderBlocks):
-    """An encoder without torch. Without weights, too, it is what an engine needs to choose the
-    length of a step.
+    """An encoder without torch. By itself it has no weights, only sizes and costs, from which an
+    engine chooses the length of a step; `ArrayEncoder` adds weights.
     """
 
     architecture = "encoder"
     without_torch = True
     plain = None
     state_bytes = 0
-    device = SimpleNamespace(type="meta")
+    device = SimpleNamespace(type="meta")  # what torch calls the device of a module without memory
 
     def __init__(self, config: EncoderConfig) -> None:
         self.set_config(config)

@@ -1,6 +1,4 @@
-"""`EncoderStep` with the weights of torch's `Encoder`, whose products in fp32
-and bf16 are torch's.
-"""
+"""`EncoderStep` with the weights of torch's `Encoder`; its fp32 and bf16 products are torch's."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,17 +18,15 @@ from runnel.ops.numba_math import Numbers, StepMemory, float_array, index_array
 
 
 class _ModelWeights:
-    """The `EncoderWeights` of torch's `Encoder`. `EncoderStep` takes them when it is built, and
-    does not keep this object.
-    """
+    """The `EncoderWeights` of torch's `Encoder`."""
 
     def __init__(self, model: Encoder) -> None:
         self._model = model
         self.config = model.config
         dtype = weight_dtype(model.blocks[0].qkv)
         self.in_8_bits = dtype == torch.int8
-        wide = model.embeddings.weight.dtype if self.in_8_bits else dtype
-        self.numbers: type[np.generic] = np.uint16 if wide == torch.bfloat16 else np.float32
+        between = model.embeddings.weight.dtype if self.in_8_bits else dtype
+        self.numbers: type[np.generic] = np.uint16 if between == torch.bfloat16 else np.float32
 
     def floats(self, name: str) -> Floats:
         """See `EncoderWeights`."""
@@ -56,8 +52,8 @@ class EncoderCpu:
         return self.step_forms(hidden, cu_seqlens, ("texts",))
 
     def step_forms(self, hidden: Tensor, cu_seqlens: Tensor, forms: Sequence[Form]) -> Tensor:
-        """Return what `Encoder.step_forms` returns, for the embeddings `hidden` (T, D), which may
-        be overwritten.
+        """Return what `Encoder.step_forms` returns (`config.py` explains forms), for the embeddings
+        `hidden` (T, D), which may be overwritten.
         """
         return torch.from_numpy(
             self._step.step_forms(
@@ -67,6 +63,9 @@ class EncoderCpu:
 
 
 def _multiply(product: Product, x: ProductInputs, out: Numbers) -> None:
+    """Run a torch product on arrays. Outputs have no scale, so the scale given with `out` is not
+    used.
+    """
     product(Activations(_tensor(x.array), *x), Activations(_tensor(out), out, x.scale))
 
 

@@ -8,8 +8,9 @@ The names of their tensors, with or without "bert." or "roberta." before them:
     encoder.layer.{i}.{attention.output,intermediate,output}.dense.{weight,bias}
     encoder.layer.{i}.{attention.output,output}.LayerNorm.{weight,bias}
 
-The pooler and the heads of pretraining are no part of an encoder and are left unread. RoBERTa's
-first positions are padding's.
+The pooler and the heads of pretraining are no part of an encoder and are left unread. The first
+rows of RoBERTa's and XLM-R's position table, up to the row with the id of the padding token, are
+for padding alone and are left out.
 """
 
 import re
@@ -41,7 +42,8 @@ _OURS = {  # within a layer
     "output.dense": "down",
     "output.LayerNorm": "norm",
 }
-_EXPECTED: dict[str, object] = {  # what a config may say otherwise, and what is computed here
+# what is computed here; a config that has other values of these keys is of another model
+_EXPECTED: dict[str, object] = {
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -64,16 +66,16 @@ def recognizes(config: Mapping[str, object], names: Collection[str] = ()) -> boo
 
 def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`; the encoder's texts are read whole."""
-    left: dict[str, Stored] = {}
+    remaining: dict[str, Stored] = {}
     for name, tensor in tensors.items():  # the first published files have gamma and beta
         plain = re.sub(r"^(bert|roberta)\.", "", name)
         plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
             "LayerNorm.beta", "LayerNorm.bias"
         )
         if not _LEFT_OUT.search(plain):
-            left[plain] = tensor
-    vocab_size, hidden_size = shape_of(left, "embeddings.word_embeddings.weight", 2, where)
-    rows, _ = shape_of(left, "embeddings.position_embeddings.weight", 2, where)
+            remaining[plain] = tensor
+    vocab_size, hidden_size = shape_of(remaining, "embeddings.word_embeddings.weight", 2, where)
+    rows, _ = shape_of(remaining, "embeddings.position_embeddings.weight", 2, where)
     sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": rows}
     expect_agreement(config, sizes, where)
     padding = (
@@ -87,23 +89,27 @@ def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
         intermediate_size=whole_number(config, "intermediate_size", where),
         max_positions=rows - padding,
         layer_norm_eps=number(config.get("layer_norm_eps", 1e-12), "layer_norm_eps", where),
-        passage_tokens=1,
+        passage_tokens=1,  # not used, because texts are read whole; 1 fits any max_positions
     )
     return Recognized(
-        Encoder.architecture, "transformers", parsed, _tensors(parsed, left, padding, where), {}
+        Encoder.architecture,
+        "transformers",
+        parsed,
+        _tensors(parsed, remaining, padding, where),
+        {},
     )
 
 
 def _tensors(
-    config: EncoderConfig, left: dict[str, Stored], padding: int, where: str
+    config: EncoderConfig, remaining: dict[str, Stored], padding: int, where: str
 ) -> dict[str, Stored]:
     """Return the tensors by the names of `Encoder`; those that it does not know
     keep their names.
     """
 
     def take(name: str) -> Stored:
-        expect_tensor(left, name, where)
-        return left.pop(name)
+        expect_tensor(remaining, name, where)
+        return remaining.pop(name)
 
     positions = take("embeddings.position_embeddings.weight")
     types = take("embeddings.token_type_embeddings.weight")
@@ -118,6 +124,7 @@ def _tensors(
         "embeddings.weight": take("embeddings.word_embeddings.weight"),
         "positions.weight": Stored(
             (config.max_positions, width), positions.file,
+            # in fp64, so that the sum is rounded once
             lambda: positions.read()[padding:].double() + types.read()[0].double(),
         ),
     }  # fmt: skip
@@ -137,7 +144,7 @@ def _tensors(
             tensors[f"{ours}.qkv.{kind}"] = _joined(parts)
             for name, own in _OURS.items():
                 tensors[f"{ours}.{own}.{kind}"] = take(f"{theirs}.{name}.{kind}")
-    return tensors | left
+    return tensors | remaining
 
 
 def _joined(parts: list[Stored]) -> Stored:

@@ -2,20 +2,32 @@
 and softmax attention.
 
     T  tokens         S  sequences          n  length of a sequence
-    D  width          H  heads              F  inner width
-    G  groups of 8-bit outputs              Kp  the bytes of a group: its width in whole words
-    Np  n padded to whole vectors
+    D  width          H  heads              P  size of a head, D / H
+    F  inner width    Np  n rounded up to whole panels
+    G  groups of 8-bit outputs              Kp  the bytes of a group, rounded up to whole words
+
+    word    32 bits: one number in fp32, two in bf16, four bytes in 8 bits
+    panel   TILE_COLUMNS columns of a product's right factor, row after row
+    vector  LANES = 16 fp32 numbers (`ops/simd.py`); `load_some` and `store_some` stop at the end of
+            a row
 
 The order of a layer, with the products in brackets: [qkv], `attend`, [out], `add_layer_norm`, [up],
 `bias_gelu` or (in 8 bits) `bias_gelu_bytes`, [down], `add_layer_norm`. Each kernel is one pass over
-its memory and adds the bias of the product before it.
+its memory and adds the bias of the product before it. `bias` is always the bias of that product.
 
 Attention is within each of many packed sequences, in both directions. One task is one head of one
-sequence (`_head`): keys and values are laid out once, and queries are processed in blocks that fit
-the first-level cache together with their scores. So a result depends only on its own sequence, to
-the last bit. The bias of the keys is not needed, because it adds the same number to all scores of a
-query; the bias of the values is added at the end. Factors of products have the dtype of the
-activations.
+sequence:
+
+    attend -> _head     lay out the keys and the values of the sequence, once
+                        for each block of queries, which fits the first-level cache with its scores:
+                            scores = queries keys^T, a product
+                            `_mask` and `_softmax` of each row of scores
+                            weighted = scores values, a product
+                            `_write` each row to the output
+
+So a result depends only on its own sequence, to the last bit. The bias of the keys is not needed,
+because it adds the same number to all scores of a query; the bias of the values is added at the
+end. Factors of products have the dtype of the activations, fp32 or bf16.
 """
 
 import math
@@ -74,16 +86,20 @@ from runnel.ops.simd import (
 from runnel.ops.simd_tile import (
     as_kind,
     copy_row,
+    load_up_to,
     multiply_panel,
     numbers_per_word,
     store_pairs,
     transpose,
 )
 
-# Rows end outside the loops over whole vectors: with masks in these loops, the compiler would add
-# in another order, and results would change in their last bits.
 _BLOCK = 16  # tokens per task of LayerNorm and GELU
 _QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_ROWS
+
+# ---- LayerNorm and GELU --------------------------------------------------------------------------
+
+# The `rest` of a row follows the loop over whole vectors: with a mask in the loop, the compiler
+# would add in another order, and results would change in their last bits.
 
 
 @njit(**SERIAL)
@@ -169,12 +185,12 @@ def add_layer_norm(
         added: (T, D) fp32 or bf16 bits (uint16).
         bias, weight, shift_by: (D,) fp32.
         out: (T, D) fp32, as from `flat_rows`; may be `residual`.
-        inputs, scales: filled with the inputs of the next product: (T, D) bf16 bits and (1, 0); or
-            (T, G Kp) bytes and their (T, G) scales; or (T, 0) and (1, 0), if that product reads
-            `out` itself.
+        inputs, scales: filled with the inputs of the next product. Their shapes say what it reads:
+            (T, D) bf16 bits and (1, 0); or (T, G Kp) bytes and their (T, G) scales; or (T, 0) and
+            (1, 0): `out` itself.
     """
     tokens, width = added.shape
-    groups = scales.shape[1]
+    groups = scales.shape[1]  # 0 unless in bytes
     size = width // max(1, groups)
     padded = inputs.shape[1] // max(1, groups)
     for block in prange(ceil_div(tokens, _BLOCK)):
@@ -207,6 +223,7 @@ def copy_rows(source: Array, out: Array) -> None:
 
 
 def _build_gelu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Emit the approximation of `gelu.py`."""
     zero, half, whole = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
     square = builder.fmul(x, x)
     large = builder.fcmp_ordered(">", square, build_constant(VF32, gelu.END * gelu.END))
@@ -277,6 +294,9 @@ def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array, scratch: S
                 scales[t, g] = quantize_row(shift(middle, g * size), size, target)
 
 
+# ---- attention -----------------------------------------------------------------------------------
+
+
 def _build_larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
@@ -297,51 +317,60 @@ def _only(typing_context: Context, x: types.Type, count: types.Type) -> Definiti
 
 @njit(**SERIAL)
 def attention_memory(head_size: int, tokens: int) -> tuple[int, int, int, int, int]:
-    """Return where the five parts of the memory of `attend` end, in words: the keys, the values,
-    the rows of a block of queries, their scores, and their weighted values. `tokens`: of the
-    longest sequence.
+    """Return where the five parts of the memory of `attend` end, in words: the keys, the values, a
+    block of queries, their scores, and their weighted values. `tokens`: of the longest sequence.
+
+    Keys, values and queries in bf16 need less than their parts, which have the size for fp32.
     """
-    wide = round_up(head_size)
-    panels = round_up(head_size, TILE_COLUMNS)
-    long = round_up(tokens, TILE_COLUMNS)
-    values = (wide + panels) * long
-    rows = values + _QUERIES * wide
-    return wide * long, values, rows, rows + _QUERIES * long, rows + _QUERIES * (long + panels)
+    depth = round_up(head_size)  # the words of a query or key
+    columns = round_up(head_size, TILE_COLUMNS)  # of the values
+    padded = round_up(tokens, TILE_COLUMNS)  # Np
+    values = (depth + columns) * padded
+    queries = values + _QUERIES * depth
+    return (
+        depth * padded,
+        values,
+        queries,
+        queries + _QUERIES * padded,
+        queries + _QUERIES * (padded + columns),
+    )
 
 
 @njit(**SERIAL)
 def _read(source: Pointer, stride: int, t: int, tokens: int, c: int, size: int) -> Vector:
     """Return numbers c .. c+15 of token t; 0 where there is no such token or number."""
-    if t < tokens and c + LANES <= size:
-        return load(source, t * stride + c)
-    return load_some(source, t * stride + c, size - c if t < tokens else 0)
+    return load_up_to(source, t * stride + c, size - c if t < tokens else 0)
 
 
 @njit(**SERIAL)
 def _lay_out_keys(
     source: Pointer, stride: int, tokens: int, size: int, depth: int, rows: Pointer, out: Pointer
 ) -> None:
-    """Lay out keys as the right side of a product: panels (depth, TILE_COLUMNS) of words. `rows`:
-    memory for LANES of them.
+    """Lay out keys as the right factor of a product: panels (depth, TILE_COLUMNS) of words, each
+    with TILE_COLUMNS keys as its columns.
+
+    Args:
+        depth: the words of a key, rounded up to whole vectors.
+        rows: scratch for LANES keys, which become LANES columns.
     """
     target = as_kind(source, rows)
-    wide = depth * numbers_per_word(source)
+    row = depth * numbers_per_word(source)
     for t in range(0, round_up(tokens, TILE_COLUMNS), LANES):
         for i in range(LANES):
-            for c in range(0, wide, LANES):
-                store(target, i * wide + c, _read(source, stride, t + i, tokens, c, size))
+            for c in range(0, row, LANES):
+                store(target, i * row + c, _read(source, stride, t + i, tokens, c, size))
         panel = shift(out, t // TILE_COLUMNS * TILE_COLUMNS * depth + t % TILE_COLUMNS)
-        for c in range(0, depth, LANES):
-            transpose(shift(rows, c), depth, shift(panel, c * TILE_COLUMNS), TILE_COLUMNS)
+        for k in range(0, depth, LANES):
+            transpose(shift(rows, k), depth, shift(panel, k * TILE_COLUMNS), TILE_COLUMNS)
 
 
 @njit(**SERIAL)
 def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: Pointer) -> None:
-    """Lay out values as the right side of a product: panels (Np, TILE_COLUMNS), as words that join
-    tokens.
+    """Lay out values as the right factor of a product: panels of TILE_COLUMNS columns, whose rows
+    are tokens. In bf16 a word has the numbers of two tokens, so a panel has Np / 2 rows of words.
     """
     step = numbers_per_word(source)
-    at = 0
+    at = 0  # where the next words go
     for panel in range(0, size, TILE_COLUMNS):
         for t in range(0, round_up(tokens, TILE_COLUMNS), step):
             for c in range(panel, panel + TILE_COLUMNS, LANES):
@@ -354,26 +383,26 @@ def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: P
 
 
 @njit(**SERIAL)
-def _mask(row: Pointer, count: int, long: int) -> Number:
-    """Set the scores after the first `count` of a row of `long` to minus infinity; return the
+def _mask(row: Pointer, count: int, padded: int) -> Number:
+    """Set the scores after the first `count` of a row of `padded` to minus infinity; return the
     maximum of the row.
     """
-    for c in range(count - count % LANES, long, LANES):
+    for c in range(count - count % LANES, padded, LANES):
         store(row, c, _only(load(row, c), count - c))
     top = load(row, 0)
-    for c in range(LANES, long, LANES):
+    for c in range(LANES, padded, LANES):
         top = _larger(load(row, c), top)
     return _largest(top)
 
 
 @njit(**SERIAL)
-def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Number:
-    """Set out = 2^(row - top) for `long` numbers; return the inverse of their sum. `out` may begin
-    where `row` does.
+def _softmax(row: Pointer, top: Number, padded: int, out: Pointer) -> Number:
+    """Set out = 2^(row - top) for `padded` numbers; return the inverse of their sum. `out` may
+    begin where `row` does.
     """
     center = splat(top)
     sums = splat(np.float32(0.0))
-    for c in range(0, long, LANES):
+    for c in range(0, padded, LANES):
         v = exp2(sub(load(row, c), center))
         store(out, c, v)
         sums = add(sums, v)
@@ -381,18 +410,19 @@ def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Number:
 
 
 @njit(**SERIAL)
-def _write(seen: Pointer, inverse: Number, bias: Pointer, size: int, out: Pointer) -> Number:
-    """Set out = seen * inverse + bias for one query; return the scale if `out` is bytes. `seen` is
-    changed.
+def _write(weighted: Pointer, inverse: Number, bias: Pointer, size: int, out: Pointer) -> Number:
+    """Set out = weighted * inverse + bias for one query; return the scale if `out` is bytes.
+    `weighted` is changed.
     """
+    in_bytes = numbers_per_word(out) == 4
     factor = splat(inverse)
     for c in range(0, size, LANES):
-        v = fma(load(seen, c), factor, _read(bias, 0, 0, 1, c, size))
-        if numbers_per_word(out) == 4:
-            store(seen, c, v)
+        v = fma(load(weighted, c), factor, load_up_to(bias, c, size - c))
+        if in_bytes:
+            store(weighted, c, v)
         else:
             store_some(out, c, v, size - c)
-    return quantize_row(seen, size, out) if numbers_per_word(out) == 4 else np.float32(1.0)
+    return quantize_row(weighted, size, out) if in_bytes else np.float32(1.0)
 
 
 @njit(**SERIAL)
@@ -410,57 +440,62 @@ def _head(
     """Compute one head of one sequence.
 
     Args:
-        source: pointer to the first token's query; its key follows after stride / 3 numbers, its
-            value after another stride / 3.
-        bias: pointer to the bias of the query; the bias of the key follows after stride / 3
-        numbers,
-            that of the value after another stride / 3.
-        memory: (numbers,) fp32.
+        source: pointer to the first token's query; its key follows after D numbers, its value after
+            another D. Tokens are `stride` = 3 D apart.
+        bias: pointer to the bias of the query; the bias of the value follows after 2 D numbers.
+        size, tokens: P and n.
+        memory: (numbers,) fp32, in the parts of `attention_memory`.
         out: pointer to the first token's output; rows are `out_row` apart.
         scales: (n,) of the bytes, or (0,).
     """
     width = stride // 3
     step = numbers_per_word(source)
-    place = attention_memory(size, tokens)
-    depth = round_up(ceil_div(size, step))
-    panels = round_up(size, TILE_COLUMNS)
-    long = round_up(tokens, TILE_COLUMNS)
+    keys_end, values_end, queries_end, scores_end, _ = attention_memory(size, tokens)
+    depth = round_up(ceil_div(size, step))  # words of a query or key
+    columns = round_up(size, TILE_COLUMNS)  # of the values and the weighted values
+    padded = round_up(tokens, TILE_COLUMNS)  # Np
     keys = address(memory)
-    values = shift(address(memory), place[0])
-    rows = shift(address(memory), place[1])
-    scores = shift(address(memory), place[2])
-    seen = shift(address(memory), place[3])
+    values = shift(address(memory), keys_end)
+    queries = shift(address(memory), values_end)
+    scores = shift(address(memory), queries_end)
+    weighted = shift(address(memory), scores_end)
     zero = np.float32(0.0)
-    soft = splat(np.float32(LOG2_E / np.sqrt(size)))
+    # exp(q . k / sqrt(P)) is 2^(q . k log2(e) / sqrt(P))
+    query_scale = splat(np.float32(LOG2_E / np.sqrt(size)))
+    # of each query: the maximum of its scores, then the inverse of the sum of their powers
     factors = np.empty(_QUERIES, np.float32)
-    _lay_out_keys(shift(source, width), stride, tokens, size, depth, rows, keys)
+    _lay_out_keys(shift(source, width), stride, tokens, size, depth, queries, keys)
     _lay_out_values(shift(source, 2 * width), stride, tokens, size, values)
     for first in range(0, tokens, _QUERIES):
         count = min(_QUERIES, tokens - first)
         for t in range(round_up(count, TILE_ROWS)):
             for c in range(0, depth * step, LANES):
                 query = add(
-                    _read(source, stride, first + t, tokens, c, size), _read(bias, 0, 0, 1, c, size)
+                    _read(source, stride, first + t, tokens, c, size),
+                    load_up_to(bias, c, size - c),
                 )
-                store(as_kind(source, rows), t * depth * step + c, mul(query, soft))
-        for s in range(0, long, TILE_COLUMNS):
-            panel = shift(keys, s * depth)
+                store(as_kind(source, queries), t * depth * step + c, mul(query, query_scale))
+        for s in range(0, padded, TILE_COLUMNS):
+            panel = shift(keys, s * depth)  # a panel has `depth` rows
             target = shift(scores, s)
             used = ceil_div(size, step)
-            multiply_panel(source, rows, depth, panel, count, used, zero, target, long)
+            multiply_panel(source, queries, depth, panel, count, used, zero, target, padded)
         for t in range(count):
-            factors[t] = _mask(shift(scores, t * long), tokens, long)
+            factors[t] = _mask(shift(scores, t * padded), tokens, padded)
         for t in range(count):
-            row = shift(scores, t * long)
-            factors[t] = _softmax(row, factors[t], long, as_kind(source, row))
+            row = shift(scores, t * padded)
+            factors[t] = _softmax(row, factors[t], padded, as_kind(source, row))
         for c in range(0, size, TILE_COLUMNS):
-            panel = shift(values, c * long // step)
-            target = shift(seen, c)
+            panel = shift(values, c * padded // step)  # a panel has `padded` / `step` rows
+            target = shift(weighted, c)
             used = ceil_div(tokens, step)
-            multiply_panel(source, scores, long, panel, count, used, zero, target, panels)
+            # rows of scores stay `padded` words apart, also where bf16 fills only half of each
+            multiply_panel(source, scores, padded, panel, count, used, zero, target, columns)
         for t in range(count):
             own = shift(out, (first + t) * out_row)
-            scale = _write(shift(seen, t * panels), factors[t], shift(bias, 2 * width), size, own)
+            scale = _write(
+                shift(weighted, t * columns), factors[t], shift(bias, 2 * width), size, own
+            )
             if scales.shape[0]:
                 scales[first + t] = scale
 

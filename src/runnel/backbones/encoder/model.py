@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, stream_dtype
-from runnel.backbones.encoder.config import MARKERS, EncoderBlocks, EncoderConfig, Form
+from runnel.backbones.encoder.config import MARKER_COUNT, EncoderBlocks, EncoderConfig, Form
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import LayerNorm, WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
@@ -54,7 +54,8 @@ class Packing(NamedTuple):
 
     positions: Tensor  # (T,) int64, from 0 in each sequence
     # Of each sub-batch, `tokens` (B, n) int64, the packed token at each place, and `valid` (B, n)
-    # bool, False where the place is padding (any token of the sequence); None: no padding.
+    # bool, False where the place is padding, where `tokens` repeats the sequence's last one; None:
+    # no padding.
     batches: list[tuple[Tensor, Tensor | None]]
     # (T,) int64: where each packed token is in the sub-batches' tokens laid end to end
     order: Tensor
@@ -66,7 +67,7 @@ def pack(cu_seqlens: Tensor, device: torch.device) -> Packing:
     lengths = cu.diff()
     positions = torch.arange(int(cu[-1])) - cu[:-1].repeat_interleave(lengths)
     batches = []
-    read = [positions[:0]]
+    read = [positions[:0]]  # `cat` needs a tensor if there is no token
     for batch in sub_batches(lengths.tolist()):
         own = lengths[batch, None]
         place = torch.arange(int(own.max()))
@@ -101,7 +102,7 @@ class EncoderLayer(nn.Module):
 
     def _attend(self, qkv: Tensor, packing: Packing) -> Tensor:
         """Run attention within each sequence: qkv (T, 3 D) -> (T, D)."""
-        values = [qkv[:0, : qkv.shape[1] // 3]]
+        values = [qkv[:0, : qkv.shape[1] // 3]]  # (0, D): `cat` needs a tensor if T is 0
         for tokens, valid in packing.batches:
             # each (B, H, n, P)
             q, k, v = qkv[tokens].unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -154,6 +155,7 @@ class Encoder(EncoderBlocks, Backbone):
     def layers_of(self, form: Form) -> list[EncoderLayer]:
         """Return all layers of a form in order."""
         layers = [self.get_submodule(name) for name in self.config.layer_names(form)]
+        # all are EncoderLayers, which type checkers cannot know
         return [layer for layer in layers if isinstance(layer, EncoderLayer)]
 
     def shorten(self, longest: int) -> None:
@@ -171,7 +173,7 @@ class Encoder(EncoderBlocks, Backbone):
         up to 160 tokens.
         """
         other = copy.copy(self)
-        passage = min(160, self.config.max_positions - MARKERS)
+        passage = min(160, self.config.max_positions - MARKER_COUNT)
         other.set_config(replace(self.config, begin_id=begin_id, passage_tokens=passage))
         return other
 
@@ -226,8 +228,8 @@ class Encoder(EncoderBlocks, Backbone):
         return torch.cat(rows, dim=1).float().cpu().numpy()
 
     def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Run sequences through the lower layers and then `upper`, the layers of a form that is
-        trained; gradients reach only `upper`.
+        """Run sequences through the lower layers and then `upper`, a form's own layers, in
+        training; gradients reach only `upper`, because all forms share the lower layers.
 
         ids (T,) and cu_seqlens (S+1,) int64, no sequence longer than `max_tokens` -> hidden (T, D)
         fp32.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runnel.backbones.config import Blocks
-from runnel.backbones.encoder.config import MARKERS
+from runnel.backbones.encoder.config import MARKER_COUNT
 from runnel.errors import InputError
 from runnel.text.sentences import passage_bounds
 
@@ -36,7 +36,7 @@ def whole_tokens(backbone: Blocks, prompt: int = 0) -> int:
     is read as a single block.
     """
     assert backbone.max_tokens is not None
-    longest = backbone.max_tokens - MARKERS - prompt
+    longest = backbone.max_tokens - MARKER_COUNT - prompt
     if longest < 1:
         raise InputError(
             f"the prompt has {prompt} tokens, and {backbone.title} reads {backbone.max_tokens} at"
