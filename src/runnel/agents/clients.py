@@ -36,8 +36,9 @@ _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
 _QUOTES = re.compile(r"\"{3}|'{3}")
 _LINE_END = re.compile(r"\r?\n")
 _COMMA = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*,", re.DOTALL)  # and the comments before it
-# A table of the entry in TOML, with the blank line before it. Comments after its last line are
-# about what follows.
+# A table of the entry in TOML, with the blank line before it. First the line of its name,
+# "[mcp_servers.runnel]" or a sub-table of this; then its lines up to the next line that begins with
+# "[". Comments and blank lines after its last line are about what follows, and are left.
 _TABLE = re.compile(
     rf"""^(?:[ \t\r]*\n)?[ \t]*\[+[ \t]*mcp_servers[ \t]*\.[ \t]*(["']?){NAME}\1[ \t]*[].].*\n?"""
     r"""(?:(?:[ \t\r]*(?:#.*)?\n)*[ \t]*[^\s[#].*\n?)*""",
@@ -89,7 +90,7 @@ def configure(program: str, command: list[str] | None) -> Path:
         others = {name: one for name, one in expected.get(key, {}).items() if name != NAME}
         expected[key] = others | ({NAME: entry} if entry else {})
         new = (_changed_toml if is_toml else _changed_json)(old, key, entry)
-        # A program's file may lack the object of servers, which `expected` has.
+        # After a removal, a file may lack the object of servers, which `expected` has.
         if ({key: {}} | load(new)) != expected:
             raise ValueError("its form is not known")
     except (ValueError, RuntimeError) as error:  # RuntimeError: a circle of links, deep JSON
@@ -123,7 +124,9 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
 
 
 def _unless_quoted(found: re.Match[str]) -> str:
-    """Return what replaces a table: nothing, or itself if it is inside a string of many lines."""
+    """Return what replaces a table: nothing, or itself if it is inside a string of many lines: if
+    an odd number of triple quotes comes before it.
+    """
     quotes = _QUOTES.findall(found.string, 0, found.start())
     return found[0] if len(quotes) % 2 else ""
 
@@ -146,7 +149,7 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
             after = after[: comma.end() - 1] + after[comma.end() :]
         elif code.endswith(","):
             before = before[: len(code) - 1] + before[len(code) :]
-        # what follows may not get into the line of a comment
+        # whether a comment ends `before`: what follows may not get into its line
         commented = len(code) < len(text[: old.key].rstrip())
         text = before + after.lstrip() if commented else before.rstrip() + after
     if not entry:
@@ -186,7 +189,7 @@ def _members(text: str, start: int) -> dict[str, _Member]:
 
 def _with_first(text: str, start: int, margin: str, member: dict[str, object]) -> str:
     """Return a text with a new first member in the object whose "{" is at `start`, in lines of its
-    own. `margin`: the indentation of that object's members but for the two spaces of `json.dumps`.
+    own, `margin` and two spaces from the left.
     """
     lines = json.dumps(member, indent=2, ensure_ascii=False).split("\n")[1:-1]
     end = "," if _members(text, start) else ""

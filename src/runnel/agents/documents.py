@@ -1,5 +1,19 @@
 """The documents that an agent may read: files below the allowed folders, and documents of one
 index.
+
+    AgentSettings    what agents may read
+    Models           the sentence retriever and the index, opened when they are first needed
+    AgentDocuments   finds and reads documents by name
+
+A name, which agents give and get, is one of:
+
+    PATH         a file, a folder or a glob: absolute, or relative to the first allowed folder
+    index:ID     a document of the index as it was when it was indexed; its id is mostly the path of
+                 its file, absolute or relative as above
+    index:PATH   a folder or a glob: the documents of the index whose files are there; index: is all
+
+A long id or path is shown as a shorter name (`short_name`), and one with line breaks as JSON
+(`one_line`). What such a name means is kept in `AgentDocuments._meanings`.
 """
 
 from __future__ import annotations
@@ -33,12 +47,30 @@ from runnel.text.documents.ranges import short_name
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.folders import Root, find_files, fixed_part
 
+INDEXED = "index:"  # begins the names of documents of the index
+_KEPT_BYTES = 128 << 20  # the bytes of documents that are kept for later calls
 _NAMED = 5  # the most files to name that an update could not read
+
+# The vectors of a document's sentences, to be kept with it; None: none are kept.
+Remember = Callable[[DocumentText], SentenceVectors | None]
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What agents may read, and how much of it they get at once."""
+
+    # the allowed folders: only files below them are read; paths of agents are relative to the first
+    roots: tuple[Path, ...]
+    index: str | None = None  # folder or URI of the index to search
+    model: str = "pocket"  # the model that finds sentences in files
+    max_characters: int = 20_000  # the most characters of one answer, as it is sent
+    # the project that `index` is of, to update it before each search; None: it is never updated
+    project: Project | None = None
 
 
 class Models:
-    """The sentence retriever (default: of the settings' model) and the index. Safe to use from
-    several threads.
+    """The sentence retriever, which `load` returns (default: of the settings' model), and the
+    index. Safe to use from several threads.
     """
 
     def __init__(
@@ -114,40 +146,25 @@ class Models:
         return self._store
 
 
-INDEXED = "index:"  # a name of this form is a document of the index, as it was when it was indexed
-_KEPT_BYTES = 128 << 20  # the bytes of documents that are kept for later calls
-
-Remember = Callable[[DocumentText], SentenceVectors | None]
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    """What agents may read, and how much of it they get at once."""
-
-    # only files below these folders are read; paths of agents are relative to the first one
-    roots: tuple[Path, ...]
-    index: str | None = None  # folder or URI of the index to search
-    model: str = "pocket"  # the model that finds sentences in files
-    max_characters: int = 20_000  # the most characters of one answer, as it is sent
-    # whose index it is, brought up to date before each search; None: it is never updated
-    project: Project | None = None
-
-
 class AgentDocuments:
     """Documents by name. Safe to use from several threads; `store` opens the content of the index
     when a name needs it.
+
+    `_path_of` and `_open` refuse files outside of the allowed folders, and `shows` documents of
+    the index that are of such files. A row of a jsonl, csv or tsv file is a document of its own
+    with an id; a whole file is a document whose `id` is None.
     """
 
     def __init__(
         self, settings: AgentSettings, store: Callable[[], AbstractContextManager[Store]]
     ) -> None:
         self._store = store
-        self._roots = tuple(root.resolve() for root in settings.roots)
+        self._folders = tuple(folder.resolve() for folder in settings.roots)
         self._reader = DocumentReader()
-        self._reading = threading.Lock()
+        self._parsing = threading.Lock()
         self._kept = Recent[FileDocument](lambda document: document.bytes, _KEPT_BYTES)
-        # ids of documents of the index, and paths of files, by names that are shown otherwise
-        self._shortened = Recent[str](len, _KEPT_BYTES)
+        # by names that are not what they name: for "index:NAME" the id, for others the path
+        self._meanings = Recent[str](len, _KEPT_BYTES)
 
     def read(
         self,
@@ -157,14 +174,14 @@ class AgentDocuments:
         *,
         several: bool = False,
     ) -> Iterable[FileDocument]:
-        """Return the document of a name in a list, or its rows of jsonl, csv and tsv as a stream;
-        add warnings to `notes`.
+        """Return a list with the document of this name; or, of a jsonl, csv or tsv file, a stream
+        of its rows. Add warnings to `notes`.
 
-        A document that is not rows is kept, with its sentence vectors if `remember` returns them.
-        With `several`, a folder or a glob stands for its files, and one that cannot be read is a
-        note.
+        A whole file is kept for later calls, with its sentence vectors if `remember` returns them;
+        rows are not. With `several`, a folder or a glob stands for its files, and a file that
+        cannot be read is a note.
         """
-        if several and not name.startswith(INDEXED) and self.group(name) is not None:
+        if several and not name.startswith(INDEXED) and self.group_of(name) is not None:
             return self._read_files(name, notes, remember)
         documents = self._read(name, notes, remember)
         first = list(islice(documents, 1))
@@ -187,43 +204,45 @@ class AgentDocuments:
         Raises:
             InputError: there are none.
         """
-        root = self.root(name)
-        if not root.path.is_dir():
-            os.close(self._open(name)[1])  # an error, if there is no such file
-        found = list(find_files([root], on_error=lambda error: notes.append(describe(error))))
-        names = [self.name(file) for file in found if file.is_file() and self.shows(str(file))]
+        target = self.target_of(name)
+        if not target.path.is_dir():
+            os.close(self._open(name)[1])  # opened only to raise if it is not an allowed file
+        found = list(find_files([target], on_error=lambda error: notes.append(describe(error))))
+        names = [
+            self.name_of_file(file) for file in found if file.is_file() and self.shows(str(file))
+        ]
         if len(names) < len(found):
             notes.append(f"{len(found) - len(names):,} links out of the allowed folders, or pipes")
         if not names:
             raise self._refusal(name, "; ".join(["no file matches it", *notes]))
         return names
 
-    def group(self, name: str) -> Root | None:
+    def group_of(self, name: str) -> Root | None:
         """Return the folder or the glob that a name means, of files or, after "index:", of the
         index; None: it means one document.
         """
-        if name.startswith(INDEXED) and self._row(name) is not None:
+        if name.startswith(INDEXED) and self._row_of(name) is not None:
             return None
         with suppress(InputError):
-            root = self.root(name.removeprefix(INDEXED) or ".")
-            return root if root.pattern or root.path.is_dir() else None
+            target = self.target_of(name.removeprefix(INDEXED) or ".")
+            return target if target.pattern or target.path.is_dir() else None
         return None
 
-    def root(self, name: str) -> Root:
-        """Return the file, the folder or the glob of a name.
+    def target_of(self, name: str) -> Root:
+        """Return the file, the folder or the glob that a path means.
 
         Raises:
             InputError: it is outside of the allowed folders.
         """
-        path = self._inside(name)
+        path = self._path_of(name)
         start, pattern = fixed_part(name)
         if not pattern or os.path.lexists(path):
             return Root(path)
-        return Root(self._inside(start or "."), pattern)
+        return Root(self._path_of(start or "."), pattern)
 
     def _read(self, name: str, notes: list[str], remember: Remember) -> Iterator[FileDocument]:
         if name.startswith(INDEXED):
-            indexed = self._indexed(name)
+            indexed = self._read_indexed(name)
             yield self._keep((name, indexed.document.sha256), indexed, remember)
             return
         path, file = self._open(name)
@@ -232,17 +251,20 @@ class AgentDocuments:
             kept = self._kept.get(key)
             for document in self._parse(path, file) if kept is None else [kept.document]:
                 notes += [warning for warning in document.warnings if warning not in notes]
-                source = FileDocument(self.name(path), document)
+                source = FileDocument(self.name_of_file(path), document)
                 yield self._keep(key, source, remember) if document.id is None else source
         finally:
             os.close(file)
 
     def _parse(self, path: Path, file: int) -> Iterator[DocumentText]:
-        """Yield the documents of a file; only whole ones are parsed by the reader's process, for
-        one thread at a time.
+        """Yield the documents of a file.
+
+        The reader's second process, which parses most whole files, is for one thread at a time, so
+        the lock is held until a whole file is parsed. Rows are parsed in this process: after the
+        first one other threads may go on.
         """
         documents = self._reader.read(file, name=str(path))
-        with self._reading:
+        with self._parsing:
             first = list(islice(documents, 1))
             if first and first[0].id is None:
                 # to the end, where the reader checks that the file has not changed
@@ -250,12 +272,12 @@ class AgentDocuments:
         yield from first
         yield from documents
 
-    def indexed_name(self, id: str) -> str:
+    def name_of_indexed(self, id: str) -> str:
         """Return the name of a document of the index, which `read` takes: relative to the first
         folder, and a short one for a long id.
         """
-        path = Path(id)
-        shown = str(path.relative_to(self._roots[0])) if path.is_relative_to(self._roots[0]) else id
+        first = self._folders[0]
+        shown = str(Path(id).relative_to(first)) if Path(id).is_relative_to(first) else id
         return self._short(INDEXED + shown, id)
 
     def shows(self, source: str) -> bool:
@@ -263,18 +285,21 @@ class AgentDocuments:
         folders, or of no file.
         """
         with suppress(OSError, RuntimeError, ValueError):
-            return not source or self._root_of(Path(source).resolve()) is not None
+            return not source or self._folder_of(Path(source).resolve()) is not None
         return False
 
-    def _root_of(self, path: Path) -> Path | None:
-        return next((root for root in self._roots if path.is_relative_to(root)), None)
+    def _folder_of(self, path: Path) -> Path | None:
+        """Return the allowed folder that a path without links is in."""
+        return next((folder for folder in self._folders if path.is_relative_to(folder)), None)
 
-    def _inside(self, name: str) -> Path:
-        """Return the path of a name, without links; raise InputError if it is outside."""
+    def _path_of(self, name: str) -> Path:
+        """Return the path that a name means, without links; raise InputError if it is outside of
+        the allowed folders.
+        """
         try:
             # follows links, so a link cannot lead out of the folders
-            path = (self._roots[0] / (self._shortened.get(name) or name)).resolve()
-            if self._root_of(path) is not None:
+            path = (self._folders[0] / (self._meanings.get(name) or name)).resolve()
+            if self._folder_of(path) is not None:
                 return path
             why = "it is outside of the allowed folders"
         except (OSError, RuntimeError, ValueError) as error:
@@ -284,11 +309,11 @@ class AgentDocuments:
 
     def _open(self, name: str) -> tuple[Path, int]:
         """Open the file of a name; return its path and its descriptor."""
-        path = self._inside(name)
-        root = self._root_of(path)
-        assert root is not None
+        path = self._path_of(name)
+        folder = self._folder_of(path)
+        assert folder is not None
         try:
-            file = _open_below(root, path)
+            file = _open_below(folder, path)
             mode = os.fstat(file).st_mode
             if stat.S_ISREG(mode):
                 return path, file
@@ -297,51 +322,51 @@ class AgentDocuments:
         except (OSError, ValueError) as error:
             why = describe(error)
             if isinstance(error, FileNotFoundError):
-                why += near_names(path, self.name)
+                why += near_names(path, self.name_of_file)
         raise self._refusal(name, why)
 
     def _refusal(self, name: str, why: str) -> InputError:
-        folders = ", ".join(map(str, self._roots))
+        folders = ", ".join(map(str, self._folders))
         return InputError(
             f"{short_name(name)!r} cannot be opened: {why}; name a file below {folders}"
         )
 
-    def name(self, path: Path) -> str:
+    def name_of_file(self, path: Path) -> str:
         """Return the name of a file: relative to the first folder if it is below it, and a short
         one for a long path.
         """
-        first = self._roots[0]
+        first = self._folders[0]
         shown = path.relative_to(first) if path.is_relative_to(first) else path
         name = os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
         if name != shown.as_posix():  # bytes that are not UTF-8
-            self._shortened.put(name, str(path))
+            self._meanings.put(name, str(path))
         return self._short(name, str(path))
 
-    def _short(self, name: str, place: str) -> str:
-        """Return the short form of a name if it is long. This form, and the one in which text shows
-        it, then lead to the place.
+    def _short(self, name: str, meaning: str) -> str:
+        """Return a name, or the short form of a long one. Where this form differs from the name,
+        and where its line in an answer does, keep what they mean, the id or the path.
         """
         short = short_name(name)
         for form in {short, one_line(short)} - {name}:
-            self._shortened.put(form, place)
+            self._meanings.put(form, meaning)
         return short
 
-    def _indexed(self, name: str) -> FileDocument:
-        row = self._row(name)
+    def _read_indexed(self, name: str) -> FileDocument:
+        row = self._row_of(name)
         if row is None or not self.shows(row.source):
             shown = short_name(name.removeprefix(INDEXED))
             raise InputError(
                 f"the index has no document {shown!r} of the allowed folders; use a name that"
                 " search returned"
             )
-        return FileDocument(self.indexed_name(row.id), replace(row.document(), id=None))
+        # without the id that a row of a file has, because here it is one whole document
+        return FileDocument(self.name_of_indexed(row.id), replace(row.document(), id=None))
 
-    def _row(self, name: str) -> DocumentRow | None:
-        """Return the document of the index with a name: its id, which may be relative to the first
-        folder or shortened.
-        """
+    def _row_of(self, name: str) -> DocumentRow | None:
+        """Return the document of the index with this name, as the index stores it."""
         given = name.removeprefix(INDEXED)
-        ids = [self._shortened.get(name) or given, str(self._roots[0] / given)]
+        # an id as it is or as it was shown; then one that is shown relative to the first folder
+        ids = [self._meanings.get(name) or given, str(self._folders[0] / given)]
         with self._store() as store:
             rows = store.documents(ids)
         return next((rows[id] for id in ids if id in rows), None)
@@ -361,18 +386,18 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def _open_below(root: Path, path: Path) -> int:
+def _open_below(folder: Path, path: Path) -> int:
     """Open a path without links folder by folder, so that a link that has replaced one of its names
     meanwhile is an error.
     """
     if os.open not in os.supports_dir_fd:  # Windows, where links need a right of their own
         return os.open(path, os.O_RDONLY)
-    opened = os.open(root, os.O_RDONLY | os.O_NOFOLLOW)
-    for name in path.relative_to(root).parts:
-        folder = opened
+    opened = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    for name in path.relative_to(folder).parts:
+        above = opened
         try:
             # a pipe would block
-            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above)
         finally:
-            os.close(folder)
+            os.close(above)
     return opened

@@ -75,7 +75,7 @@ def _as_tool(
     method: Callable[..., ToolResult | Status], models: anyio.CapacityLimiter, most: int
 ) -> Callable[..., Awaitable[CallToolResult]]:
     """Return a method of `Tools` as a tool, which runs it in a thread. Errors of the package are
-    for the agent to read.
+    for the agent to read, in answers of at most `most` characters.
 
     A method with `progress` runs a model: a few do so at the same time.
     """
@@ -91,10 +91,12 @@ def _as_tool(
             )
         except (RunnelError, OSError) as error:
             raise ToolError(refusal(error, most)) from error
+        # as INSTRUCTIONS promises: JSON alone, or text alone
         if isinstance(answer, ToolResult) and arguments.get("structured"):
             return CallToolResult(content=[], structured_content=answer.model_dump(mode="json"))
         return CallToolResult(content=[TextContent(type="text", text=shown(answer))])
 
+    # The SDK makes the schema of the arguments from the signature.
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
     shown_parameters = (item for name, item in signature.parameters.items() if name != "progress")
     tool.__name__ = method.__name__
@@ -104,8 +106,8 @@ def _as_tool(
 
 
 def _reporting(ctx: Context) -> Progress:
-    """Return what sends the progress of a call, which must grow, and ends the thread of a call that
-    was cancelled, or whose HTTP client has left.
+    """Return a function that sends the progress of a call, which by MCP must grow from message to
+    message, and that ends the thread of a call that was cancelled, or whose HTTP client has left.
     """
     request = ctx.request_context.request
     reported = 0
@@ -189,6 +191,7 @@ def _problem(error: ValidationError, schema: Mapping[str, Any]) -> str:
     name, *inside = problem["loc"]
     shape = schema["properties"][name]
     if inside:  # an item of a list, of texts or of objects
+        # the items of `read_places` are objects, which a schema defines apart; others are texts
         shape = schema["$defs"][Stretch.__name__] if name == "places" else shape["items"]
         fields = shape.get("properties", {})
         if problem["type"] == "extra_forbidden":
@@ -248,7 +251,8 @@ def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) ->
     """
     with socket.create_server(("127.0.0.1", port)) as bound:
         app = server.streamable_http_app(max_sessions=_MOST_SESSIONS)
-        # the server ends itself at SIGTERM, and then raises it again: this is no failure
+        # uvicorn stops at SIGTERM, then sends this process SIGTERM again: end it without a failure
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         on_ready(f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")
+        # a server with limits on connections; bodies of requests that have two ends are refused
         LimitedServer(UnambiguousBodies(app)).run([bound])

@@ -46,8 +46,8 @@ _NOTES = 8  # the most of an answer
 _DIGITS = 12  # the least of a SHA-256 that identify a document, and those in text
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
-_MESSAGE_CHARS = 250  # characters of a message other than those of its answer
-_SPREAD = 4  # times as many documents, if some of those found may not be shown
+_MESSAGE_CHARS = 250  # characters of the JSON-RPC message around an answer
+_SPREAD = 4  # by how much to ask for more documents if too few of the found ones may be shown
 
 File = Annotated[str, Field(description="Path below the allowed folders, or a name from search.")]
 Files = Annotated[
@@ -134,7 +134,7 @@ class ReadPlaces(ToolList):
 
 
 class Stretch(BaseModel):
-    """As read."""
+    """As read."""  # for agents, whose tool `read` explains the same arguments
 
     model_config = ConfigDict(extra="forbid")
 
@@ -204,7 +204,7 @@ class Tools:
             # sorted by the probabilities of the best sentences, which the agent sees
             hits = sorted(hits, key=lambda hit: -hit.sentences[0].score)
         listed = [
-            partial(_listed, self._documents.indexed_name(hit.id), hit, sentence)
+            partial(_listed, self._documents.name_of_indexed(hit.id), hit, sentence)
             for hit, sentence in _best(hits, sentences)
         ]
         answers = highest(hit.answers for hit in hits)
@@ -228,7 +228,7 @@ class Tools:
     ) -> list[Hit]:
         """Return the best documents of the index, of a folder or glob of it if `file` is given."""
         within = (file or "").removeprefix(INDEXED)
-        root = self._documents.root(within) if within else None
+        root = self._documents.target_of(within) if within else None
         count = TokenCount(progress)
         with self._models.index(notes, count.part()) as index:
             conditions = parse_conditions(where or [], index.store.settings.fields)
@@ -260,6 +260,7 @@ class Tools:
         copy = next((place for place in hit.also if self._documents.shows(place.file)), None)
         if copy is None:
             return None
+        # the best sentence, at its place in the copy
         sentences = tuple(
             replace(best, **vars(copy), before="", after="") for best in hit.sentences[:1]
         )
@@ -285,11 +286,11 @@ class Tools:
                 f"where selects documents of the index, and file is {file!r}; give {INDEXED!r} for"
                 f" all of them, or {INDEXED + file!r}"
             )
-        if indexed and (where or self._documents.group(file) is not None):
+        if indexed and (where or self._documents.group_of(file) is not None):
             hits = self._hits(query, top_k, min(top_k, 20), file, where, notes, progress)
             answers = highest(hit.answers for hit in hits)
             sentences = (
-                replace(sentence, file=self._documents.indexed_name(hit.id), id=None)
+                replace(sentence, file=self._documents.name_of_indexed(hit.id), id=None)
                 for hit in hits
                 for sentence in hit.sentences
             )
@@ -335,11 +336,11 @@ class Tools:
 
     def _indexed_names(self, name: str) -> list[str]:
         folder = name.removeprefix(INDEXED)
-        root = self._documents.root(folder) if folder else None
+        root = self._documents.target_of(folder) if folder else None
         with self._models.store() as store:
             hashes = store.content_hashes()
         return [
-            self._documents.indexed_name(id)
+            self._documents.name_of_indexed(id)
             for id, content in sorted(hashes.items())
             if self._documents.shows(content.source)
             and (root is None or root.covers(Path(content.source)))
@@ -497,11 +498,12 @@ class Tools:
         """Return the page of those items from the cursor on that fit into one answer, at least one.
 
         Args:
-            items: make each item with texts of at most a number of characters.
-            most: of these (default: a quarter of an answer); fewer where one item does not fit.
+            items: functions that make an item whose texts have at most a number of characters.
+            most: this number (default: a quarter of an answer); less where one item does not fit.
         """
         most = self._most // 4 if most is None else most
         made = [make(most) for make in items]
+        # of the whole answer: a cursor has it, and so continues no other answer
         fingerprint = hashlib.sha256("\n".join(map(repr, made)).encode()).hexdigest()[:12]
         first = 0 if cursor is None else _continued(cursor, fingerprint, len(items))[0]
         shown_notes = self._noted(notes)
@@ -575,7 +577,7 @@ def _listed(name: str, hit: Hit, sentence: AnsweringSentence | None, most: int) 
     sentences = [] if sentence is None else [_sentence(replace(sentence, file=name, id=None), most)]
     return IndexedDocument(
         file=name,
-        source=_short(hit.source, max(most, _LABEL_CHARS)),
+        source=_short(hit.source, _LABEL_CHARS),
         title=_short(hit.title, most),
         sentences=sentences,
     )
