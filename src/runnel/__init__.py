@@ -45,15 +45,15 @@ _HOMES = {
     "verify_quote": "runnel.text.quotes",
 }
 
-_OF_TORCH = ("State", "load_backbone")
+_OF_TORCH = ("State", "load_backbone")  # names whose modules import torch
 
 __version__ = "0.1.0"
 __all__ = [*_HOMES]
 
 
 # Threads that reach the end of a parallel region spin for milliseconds by default, waiting for the
-# others. While another process was busy, this made a short text 17 times slower. The library reads
-# this once, when torch is first imported.
+# others. While another process was busy, this made a short text 17 times slower. GNU OpenMP reads
+# this number of spins once, when torch is first imported.
 if "torch" not in sys.modules:
     os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> object:
     if name in _OF_TORCH:
         from runnel.errors import needing
 
-        with needing(f"runnel.{name} needs torch", "recurrent"):
+        with needing(f"runnel.{name} needs torch", "recurrent"):  # the extra to install
             home = import_module(_HOMES[name])
     else:
         home = import_module(_HOMES[name])

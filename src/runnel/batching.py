@@ -1,5 +1,8 @@
-"""Many values: the positions of the best ones, values in groups of a size, and the values that were
-used last.
+"""Three small tools for many values, which models, indexes, servers and agents share:
+
+top        the positions of the best scores
+grouped    values in groups of a size
+Recent     the values that were used last, up to a size together
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ def top(scores: np.ndarray, count: int | None = None) -> np.ndarray:
     places = np.arange(len(scores))
     below = -scores
     if count is not None and count < len(scores):
-        # all that tie with the last one, too
+        # all that tie with the last one, too, and NaN: hence not `<=`
         places = np.flatnonzero(~(below > np.partition(below, count - 1)[count - 1]))
     return places[np.argsort(below[places], kind="stable")][:count]
 

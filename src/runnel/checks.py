@@ -25,13 +25,13 @@ def expect_series(values: object, what: str, expected: str) -> None:
     """Raise InputError unless iterating over `values` yields texts in an order: not one text, a
     dict, a set or a table.
     """
-    # names of a table's columns
+    # iterating over a table yields the names of its columns
     unordered = isinstance(values, Mapping | set | frozenset) or hasattr(values, "columns")
     if (
         unordered
         or isinstance(values, str | bytes)
         or not isinstance(values, Iterable)
-        or getattr(values, "ndim", 1) == 0
+        or getattr(values, "ndim", 1) == 0  # an array without dimensions, a single value
     ):
         came = f"a {type(values).__name__}" if unordered else reprlib.repr(values)
         raise InputError(f"{what} are {came}; expected {expected}")

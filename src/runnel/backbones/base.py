@@ -38,7 +38,7 @@ class FastPath(Protocol):
     ) -> Tensor: ...
 
 
-# begin and end ids by the name of a vocabulary, see `models/foreign/bare.py`
+# the ids of the begin and end marker by the name of a vocabulary, see `models/foreign/bare.py`
 Markers = Mapping[str, tuple[int | None, int | None]]
 
 
@@ -69,7 +69,8 @@ class Backbone(Blocks, nn.Module, ABC):
     matrices: ClassVar[tuple[str, ...]]
     # ends of the names of the linear layers that have kernels for 8 bits
     int8_layers: ClassVar[tuple[str, ...]] = ()
-    # ends of the names of small linear layers that feed exponentials: never in 4 bits
+    # ends of the names of small linear layers that feed exponentials: never in 4 bits, in which
+    # training may store the others (`models/recurrent/adapters.py`)
     stays_wide: ClassVar[tuple[str, ...]] = ()
     plain: PlainForm | None = None  # None: the recurrence has no chunks in plain torch
     model_types: ClassVar[tuple[str, ...]] = ()  # `model_type` in published config.json files
@@ -116,6 +117,7 @@ class Backbone(Blocks, nn.Module, ABC):
         self.fast = None
         problem = self.kernel_problem()
         if problem is not None:
+            # whether it would have kernels if numba could run
             lost = self.has_kernels and self.device.type == "cpu" and problem == numba_problem()
             say_once(
                 f"{self.title} runs in plain torch, because {problem}",
@@ -142,7 +144,7 @@ class Backbone(Blocks, nn.Module, ABC):
         other = {
             weight_dtype(layer) for name, layer in linear if not name.endswith(self.int8_layers)
         }
-        wide = other | large - {torch.int8}
+        wide = other | (large - {torch.int8})
         if len(large) > 1 or len(wide) > 1 or not wide <= {torch.float32, torch.bfloat16}:
             dtypes = ", ".join(sorted(map(str, large | other)))
             return (
@@ -213,7 +215,7 @@ class Backbone(Blocks, nn.Module, ABC):
             return hidden, new
         rows = torch.arange(cu_seqlens.numel() - 1)
         pool = self.new_state(rows.numel()) if state is None else state.clone()
-        read_rows = rows if self.recurrent else torch.full_like(rows, -1)
+        read_rows = rows if self.recurrent else torch.full_like(rows, -1)  # no state to read
         return self.step(ids, cu_seqlens, pool, read_rows, rows, added), pool
 
     def step(

@@ -73,8 +73,8 @@ class BackboneConfig:
 
 
 class Blocks:
-    """The sizes of a backbone, and the blocks in which it reads a text: tokens that it must read
-    together.
+    """What every backbone says without its weights: its sizes and title, and the blocks in which it
+    reads a text. A block is tokens that it must read together; layers are not meant.
     """
 
     title: ClassVar[str]  # the architecture's usual name, for messages
@@ -83,7 +83,9 @@ class Blocks:
     # is one block.
     block: int | None = 1
     max_tokens: int | None = None  # the longest block it can read; None: any
-    own_sentences: bool = False  # whether it has the form "sentences": see `Encoder`
+    own_sentences: bool = (
+        False  # whether it has layers for sentences alone: see `encoder/config.py`
+    )
     config: BackboneConfig
     vocab_size: int
     hidden_size: int
@@ -108,6 +110,7 @@ class Blocks:
         """The tokens of the passages in which the backbone reads a long text
         (`models/pocket/layout.py`); None: it does not read in passages.
         """
+        # of a block that is the whole text, `block` is None too
         return None if self.block == 1 else self.block
 
     @property

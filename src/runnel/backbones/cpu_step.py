@@ -81,7 +81,7 @@ class Product:
         columns = out.tensor[:, : self._outputs]
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
-            with parallel():
+            with parallel():  # it writes the first N columns too
                 int8_matmul.multiply(x.array, x.scale, weights, out.array, self._memory)
         else:
             torch.mm(x.tensor, self._layer.weight.t(), out=columns)
@@ -99,15 +99,17 @@ class CpuStep(ABC):
     Args:
         layer: a linear layer of the model. Its dtype (fp32, bf16 or 8 bits) is taken for all
             layers that can be in 8 bits.
-        wide: for a layer in 8 bits, the dtype of the numbers between products, fp32 or bf16;
+        between: for a layer in 8 bits, the dtype of the numbers between products, fp32 or bf16;
             otherwise not used, because these numbers have the layer's own dtype.
     """
 
-    def __init__(self, model: Backbone, layer: nn.Linear | Int8Linear, wide: torch.dtype) -> None:
+    def __init__(
+        self, model: Backbone, layer: nn.Linear | Int8Linear, between: torch.dtype
+    ) -> None:
         self._memory = StepMemory()
-        self._states = tuple(model.state_shapes())
+        self._states = tuple(model.state_shapes())  # their names
         self._int8 = weight_dtype(layer) == torch.int8
-        self._dtype = wide if self._int8 else weight_dtype(layer)
+        self._dtype = between if self._int8 else weight_dtype(layer)
 
     def step(
         self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor

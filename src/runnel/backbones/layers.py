@@ -48,7 +48,7 @@ def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
     further).
 
     8-bit weights are converted to x's dtype. Layers of other classes (adapters, 4-bit weights) are
-    called unchanged.
+    called as they are, between the same conversions of x and of the result.
     """
     if isinstance(layer, Int8Linear):
         return layer(x)
@@ -71,7 +71,7 @@ def scan_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
     GPU bf16 if the layer computes in bf16.
 
     The chunked GPU kernels multiply in bf16 and would round fp32, the dtype of the residual stream,
-    to 11 bits.
+    to TF32, which has 11 bits.
     """
     if not on_gpu(x):
         return x.dtype
@@ -113,8 +113,8 @@ def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
 def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
     """Yield the indices of sequences to pad together, longest first.
 
-    Padded places are at most 9/8 of a batch's tokens; in batches of up to `_SMALL_BATCH` padded
-    places any share. Empty sequences are left out.
+    Padded to the longest, a batch has at most 9/8 of its tokens, or at most `_SMALL_BATCH` places.
+    Empty sequences are left out.
     """
     batch: list[int] = []
     tokens = 0
@@ -145,7 +145,7 @@ def init_out_proj(layer: nn.Linear, num_layers: int) -> None:
     """Fill the weight Kaiming-uniformly, divided by the square root of the number of layers, so
     that the residual stream does not grow with depth.
     """
-    bound = (layer.in_features * num_layers) ** -0.5
+    bound = (layer.in_features * num_layers) ** -0.5  # Kaiming's is in_features ** -0.5
     nn.init.uniform_(layer.weight, -bound, bound)
 
 

@@ -112,7 +112,8 @@ def ask(
     from runnel.generation.asking import answer, choose, excerpts_of_hits
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    # 1. the language model, and what finds sentences
+    # 1. the language model, and what finds sentences. In files it is the model that the user named;
+    # in an index the index's own.
     endpoint = llm.open()
     index = None if paths else search.open_index(place, model, {}, update=not no_update)
     if index is None:
@@ -128,6 +129,7 @@ def ask(
             question, paths or [], files, skipped, retriever, remember=remember, top_k=top_k
         )
     else:
+        # sentences of each document, rounded up
         hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
         sentences = excerpts_of_hits(hits)
         answers = highest(hit.answers for hit in hits)
@@ -169,6 +171,7 @@ def _refuse_contradictions(
     place: str | None,
     no_update: bool,
 ) -> None:
+    # each refuses the options whose conditions hold
     parameters.refuse({"PATH": place and paths}, "cannot be given with --in")
     parameters.refuse(
         {"--no-update": no_update and (place or paths)}, "is for the project's own index"
@@ -194,6 +197,7 @@ def _find_in_files(
 ) -> tuple[list[AnsweringSentence], float | None]:
     from runnel.generation.asking import excerpts_of_findings
 
+    # documents with the vectors of their sentences, from earlier calls
     cache = files.cache(lambda: retriever, retriever.model.source, remember)
     with files.reader() as reader, display.Meter("reading") as meter:
         documents = read_documents(

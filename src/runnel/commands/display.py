@@ -2,8 +2,8 @@
 
 show_on_stderr               what a command writes to stderr, by --quiet, --verbose, --progress
 printable, one_line          text that a terminal cannot act on
-say, LogLines, JsonLogLines  lines on stderr
-print_text, print_json, print_names, print_table, stdout_console    results on stdout
+say, note_unanswered, report_bug, LogLines, JsonLogLines    lines on stderr
+print_text, stream_text, print_json, print_names, print_table, stdout_console    results on stdout
 file_link                    a link to a place in a file
 Meter                        progress: a bar on a terminal, else lines
 """
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderHook
     from rich.progress import Progress
 
-# Characters in JSON that a terminal would act on or hide; JSON has escapes for all of them.
+# Characters in JSON that a terminal would act on or hide: controls, soft hyphens, direction marks,
+# invisible characters, byte order marks, surrogates and tags. JSON has escapes for all of them.
 _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -66,7 +67,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(map(_printable, text, " " + text))
+    return "".join(map(_printable, text, " " + text))  # each character with the one before it
 
 
 def _printable(c: str, before: str) -> str:
@@ -220,6 +221,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
 
 @cache
 def _printable_hook() -> RenderHook:
+    """Return a hook, to which rich gives all that a console is about to print: it wraps each part,
+    so that the text of its segments becomes `printable`.
+    """
     from rich.console import ConsoleRenderable, RenderHook
     from rich.segment import Segment
 
@@ -257,7 +261,7 @@ class Meter(WorkProgress):
         self._start = time.monotonic()
         self._done = 0
         self._total: int | None = None
-        self._more_files = False
+        self._more_files = False  # whether files are yet to be opened, which no total has
         self._bar: Progress | None = None
         self._over = threading.Event()
         self._on_terminal = sys.stderr.isatty()

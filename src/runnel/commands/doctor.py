@@ -1,5 +1,4 @@
-"""`runnel doctor`: what is installed, which kernels run and why, what is missing for what, and what
-it would gain.
+"""`runnel doctor`: what is installed, which kernels run and why, and what is missing for what use.
 
 `machine`, `_pocket` (which measures the speed of reading) and `extras` make the report; `_lines`
 puts it in words.
@@ -125,8 +124,9 @@ def _version(name: str) -> str | None:
 
 
 def _pocket() -> dict[str, Any]:
-    """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both
-    vectors. None: not measured, because kernels cannot run here, or torch is not installed.
+    """Return tokens per second of pocket, the default model, with kernels and in plain torch, and
+    the cosine of both vectors. None: not measured, because kernels cannot run here, or torch is not
+    installed.
     """
     from runnel.models.embedder import Embedder
 
@@ -143,7 +143,8 @@ def _pocket() -> dict[str, Any]:
         backbone = embedder.model.backbone
         result["dtype"] = backbone.dtypes[0]
         vector, speed = _measure(embedder)
-        if not backbone.without_torch and backbone.fast is None:  # this was plain torch
+        # a backbone of torch without a fast step ran in plain torch
+        if not backbone.without_torch and backbone.fast is None:
             return result | {"plain_tokens_per_s": speed}
         result["tokens_per_s"] = speed
         # 2. in plain torch
@@ -197,7 +198,7 @@ def extras() -> dict[str, dict[str, object]]:
         missing = [
             _missing(item)
             for item, marker in requirements
-            # packages of the extra that the base does not have
+            # packages that are required with the extra, and not without it
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
         ]
         by_extra[extra] = {"for": purpose, "missing": list(filter(None, missing))}
@@ -282,7 +283,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
     for label, installed in (("installed", True), ("missing", False)):
         for extra, facts in report["extras"].items():
-            if installed == (not facts["missing"]):
+            if installed == (not facts["missing"]):  # the extras of this label
                 needs = f"; needs {', '.join(facts['missing'])}: {install_command(extra)}"
                 yield label, f"{extra}: {facts['for']}{'' if installed else needs}"
                 label = ""  # only the first line of several has it

@@ -70,7 +70,8 @@ def embed(
     """
     from runnel.jobs.embedding import embed_file
 
-    # 1. what to embed, and the settings that the vectors depend on
+    # 1. what to embed, and the settings that the vectors depend on: only work with the same
+    # settings is resumed
     part = None if shard is None else Shard.parse(shard)
     computes_ranges = _computes_ranges(precision, ranges, alone=part is None and not as_query)
     out = Path(to) if part is None else part.output_path(Path(to))
@@ -123,8 +124,8 @@ def embed(
 
 
 def _computes_ranges(precision: str, ranges: Path | None, *, alone: bool) -> bool:
-    """Return whether ranges of 8-bit vectors must be computed; `alone`: of all documents, which are
-    in the input.
+    """Return whether ranges of 8-bit vectors, each dimension's smallest and largest number, must be
+    computed. They may be if the input has all documents, and no queries: `alone`.
     """
     calibrated = precision in ("int8", "uint8")
     lacking = calibrated and ranges is None and not alone

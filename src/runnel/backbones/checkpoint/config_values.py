@@ -49,8 +49,10 @@ def expect_options(
     what: str = "published models have",
 ) -> None:
     """Raise CheckpointError for an option that changes what is computed, unless it has one of its
-    `known` values; the first of them applies where the config does not have the option. `what` is
-    for the message.
+    `known` values; the first of them applies where the config does not have the option.
+
+    `where` is the path for messages, and `what` their words before the expected value (at most two
+    of several: the usual one and another).
     """
     for key, values in known.items():
         if config.get(key, values[0]) not in values:

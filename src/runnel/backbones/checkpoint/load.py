@@ -60,8 +60,8 @@ class Checkpoint:
     """A loaded checkpoint."""
 
     backbone: Backbone  # in evaluation mode, prepared for its device
-    # fp32, by name: "weight" (1, hidden_size) and "bias" (1,) of a single-pass scanner, or the
-    # heads of a runnel model folder
+    # fp32, by name: "weight" (1, hidden_size) and "bias" (1,) of a single-pass scanner (a Mamba
+    # that scores sentences, paper E), or the heads of a runnel model folder
     heads: dict[str, Tensor]
     layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
     folder: Path
@@ -102,6 +102,8 @@ _RECURRENT_TYPES = {
     kind for cls in FAMILIES if cls.architecture != "encoder" for kind in cls.model_types
 }
 # Names of copies of the authors' classes. A folder may name them in auto_map and still be plain.
+# Code is never run. Code of other names is refused (`_refuse_foreign`), or with a type of
+# `_RECURRENT_TYPES` only warned of (`load_checkpoint`); a folder of runnel's may name any.
 _KNOWN_CODE = re.compile(
     r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$"
 )
@@ -207,6 +209,7 @@ def recognize(
     else:
         _refuse_foreign(config, where)
         recognized = _from_published(config, tensors, where)
+        # a config without a known type does not contradict the tensors
         declared = next(
             (cls for cls in FAMILIES if config.get("model_type") in cls.model_types),
             BACKBONES[recognized.architecture],
@@ -308,7 +311,7 @@ def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str)
     backbone = description.get("backbone") if isinstance(description, Mapping) else None
     declared = _Declared(**arguments(_Declared, backbone, f"{where}/config.json: the backbone"))
     config = parse_config(declared.architecture, declared.config, where)
-    scales = {
+    scales = {  # not tensors of their own: `_with_scale` looks them up
         name
         for name in tensors
         if name.endswith(".scale") and name.removesuffix(".scale") in tensors
@@ -339,7 +342,7 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
     def product() -> Tensor:  # multiplies its own copy in place, which needs no further memory
         return matrix.read().to(torch.float32, copy=True).mul_(scale.read()[:, None])
 
-    return Stored(matrix.shape, matrix.file, product, rows=(matrix, scale))
+    return Stored(matrix.shape, matrix.file, product, int8_and_scale=(matrix, scale))
 
 
 def parse_config(architecture: str, values: Mapping[str, object], where: str) -> BackboneConfig:
@@ -370,7 +373,7 @@ def build(
     # The dtypes of the weights that `Backbone.matrices` names, and of the others.
     matrices = dtype
     small = torch.float64 if dtype == torch.float64 else torch.float32
-    in_8_bits = tuple[str, ...]()
+    in_8_bits = tuple[str, ...]()  # ends of names, of which `endswith` finds none
     if dtype == torch.int8:
         check_int8(backbone.title, backbone.int8_layers, device, where)
         matrices = wanted_dtype("auto", device)
@@ -383,8 +386,8 @@ def build(
             # Read in any case, because `read_tensor` checks the numbers. If the file has 8 bits,
             # those are used as they are, without a second rounding.
             weight = read_tensor(name, stored[name], where)
-            rows = stored[name].rows
-            q, scale = quantize(weight) if rows is None else (part.read() for part in rows)
+            parts = stored[name].int8_and_scale
+            q, scale = quantize(weight) if parts is None else (part.read() for part in parts)
             tensors[name] = q.contiguous()
             tensors[name + "_scale"] = scale.float().contiguous()
         else:

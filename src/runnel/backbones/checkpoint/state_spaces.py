@@ -1,7 +1,21 @@
-"""Shared by the readers of Mamba-1 and Mamba-2: layouts, sizes, refused options, names of tensors,
-a scanner's head.
+"""Shared by the readers of published Mamba-1 and Mamba-2 checkpoints (`formats.py` of both).
 
-Sizes are read from the tensors, and what the config says must agree.
+A layout is one publisher's way to write the config:
+
+    transformers           of the transformers library
+    state-spaces original  of the models' authors (state-spaces/mamba), with options of a layer in
+                           `ssm_cfg`
+    Mistral's own          of Mistral's files (Codestral Mamba)
+    bare tensors           no config, or an unknown one
+
+A reader calls, in this order:
+
+    sort_tensors   the backbone's tensors by runnel's names, and a scanner's head. A single-pass
+                   scanner (paper E) is a published model that scores sentences: a Mamba with one
+                   more linear layer, `binary_head`
+    find_layout    the layout; raises for options that change what is computed (`refuse_options`)
+    read_sizes     sizes from the tensors; where the config says them too, it must agree
+    ssm_options    `ssm_cfg`; `refuse_ssm` raises for keys of it that runnel does not know
 """
 
 from collections.abc import Mapping, Set
@@ -24,24 +38,30 @@ TRANSFORMERS, ORIGINAL, MISTRAL, BARE = (
     "Mistral's own",
     "bare tensors",
 )
-# keys of ssm_cfg in the original layout
+# keys of ssm_cfg that are read for both models
 COMMON = frozenset({"d_conv", "d_state", "expand", "bias", "conv_bias"})
-MIXER = "layers.0.mixer."
+FIRST_MIXER = "layers.0.mixer."  # begins names of the first layer's tensors, which have all sizes
 _HEAD = "binary_head."
-# What a layout calls the sizes, in the order of `sizes` in `read_sizes`: hidden size, layers, conv
-# width, expansion, biases of the projections, bias of the convolution.
-_NAMES = {
-    TRANSFORMERS: (
-        "hidden_size",
-        "num_hidden_layers",
-        "conv_kernel",
-        "expand",
-        "use_bias",
-        "use_conv_bias",
-    ),
-    ORIGINAL: ("d_model", "n_layer", "d_conv", "expand", "bias", "conv_bias"),
-    MISTRAL: ("dim", "n_layers"),
-    BARE: (),
+# the names in runnel's configs of the sizes that a layout's config may say: what it calls them
+_NAMES: dict[str, dict[str, str]] = {
+    TRANSFORMERS: {
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "conv_width": "conv_kernel",
+        "expand": "expand",
+        "proj_bias": "use_bias",
+        "conv_bias": "use_conv_bias",
+    },
+    ORIGINAL: {
+        "hidden_size": "d_model",
+        "num_layers": "n_layer",
+        "conv_width": "d_conv",
+        "expand": "expand",
+        "proj_bias": "bias",
+        "conv_bias": "conv_bias",
+    },
+    MISTRAL: {"hidden_size": "dim", "num_layers": "n_layers"},
+    BARE: {},
 }
 # Keys of ssm_cfg that say how weights were initialized or which kernel ran, not what is computed.
 _SSM_IGNORED = {
@@ -54,8 +74,6 @@ _SSM_IGNORED = {
     "conv_init",
     "layer",
     "chunk_size",
-}
-_SSM_IGNORED |= {
     "use_fast_path",
     "use_mem_eff_path",
     "device",
@@ -66,8 +84,8 @@ _SSM_IGNORED |= {
 
 
 def find_layout(config: Mapping[str, object], title: str, where: str) -> str:
-    """Return the layout of a Mamba-1 or Mamba-2 in words; `title` is the title of the model whose
-    tensors these are.
+    """Return the layout in words. `title` is what the tensors are, "Mamba-1" or "Mamba-2": a config
+    of the original layout must name that class.
 
     Source: MambaConfig, Mamba and Mamba2 of state-spaces/mamba e9594ce; MambaConfig and
         Mamba2Config of transformers 5.23.
@@ -76,9 +94,11 @@ def find_layout(config: Mapping[str, object], title: str, where: str) -> str:
         layout = MISTRAL
     elif config.get("model_type") in ("mamba", "mamba2") and "hidden_size" in config:
         expect_options(config, {"hidden_act": ("silu", "swish")}, where)
-        return TRANSFORMERS  # what the library ignores (norm_before_gate, rms_norm) is ignored here
+        # Nothing else is refused: the library ignores norm_before_gate and rms_norm too.
+        return TRANSFORMERS
     elif "d_model" in config:
         layout = ORIGINAL
+        # the class is called Mamba1 or Mamba2; a config that does not say means Mamba1
         expect_options(
             {"layer": "Mamba1", **ssm_options(config)}, {"layer": (title.replace("-", ""),)}, where
         )
@@ -92,9 +112,9 @@ def find_layout(config: Mapping[str, object], title: str, where: str) -> str:
 def read_sizes(
     layout: str, config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
 ) -> dict[str, Any]:
-    """Return the fields that the configs of Mamba-1 and Mamba-2 have in common."""
+    """Return the fields that runnel's configs of Mamba-1 and Mamba-2 have in common."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
-    inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
+    inner = shape_of(tensors, FIRST_MIXER + "out_proj.weight", 2, where)[1]
     expect_fit(
         hidden > 0 and inner % hidden == 0,
         f"first layer: inner size {inner} of the hidden size {hidden}",
@@ -103,14 +123,16 @@ def read_sizes(
     sizes: dict[str, Any] = {
         "hidden_size": hidden,
         "num_layers": count_layers(tensors),
-        "conv_width": shape_of(tensors, MIXER + "conv1d.weight", 3, where)[2],
+        "conv_width": shape_of(tensors, FIRST_MIXER + "conv1d.weight", 3, where)[2],
         "expand": inner // hidden,
-        "proj_bias": MIXER + "in_proj.bias" in tensors,
-        "conv_bias": MIXER + "conv1d.bias" in tensors,
+        "proj_bias": FIRST_MIXER + "in_proj.bias" in tensors,
+        "conv_bias": FIRST_MIXER + "conv1d.bias" in tensors,
     }
     says = {**ssm_options(config), **config}
-    expect_agreement(says, dict(zip(_NAMES[layout], sizes.values(), strict=False)), where)
+    weights = {theirs: sizes[ours] for ours, theirs in _NAMES[layout].items()}
+    expect_agreement(says, weights, where)
     if layout != BARE:
+        # the original code rounds up to 8 if the config does not say, the others do not
         rows = padded_vocab(config, where, multiple=8 if layout == ORIGINAL else 1)
         expect_agreement({"vocab_size": rows}, {"vocab_size": vocab}, where)
     if layout == TRANSFORMERS:  # `norm_epsilon` is not in the original files, always 1e-5
@@ -152,11 +174,16 @@ def padded_vocab(config: Mapping[str, object], where: str, multiple: int) -> int
 def sort_tensors(
     tensors: Mapping[str, Stored], where: str
 ) -> tuple[dict[str, Stored], dict[str, Stored]]:
-    """Return tensors by the module's names, and a scanner's head ("weight" and mostly "bias")."""
+    """Return the backbone's tensors by the names of runnel's module, and a scanner's head ("weight"
+    and mostly "bias"), empty if there is none.
+
+    Raises:
+        CheckpointError: the head does not fit the embedding table. A table that is missing or has
+            another number of dimensions is reported later.
+    """
     backbone = renamed(tensors, _module_name, where)
     heads = {name: backbone.pop(name) for name in list(backbone) if name.startswith(_HEAD)}
     table = backbone.get("embeddings.weight")
-    # else it is reported later as missing or mis-shaped
     if heads and table is not None and len(table.shape) == 2:
         weight = heads.get(_HEAD + "weight")
         outputs = weight.shape[0] if weight is not None and weight.shape else 0

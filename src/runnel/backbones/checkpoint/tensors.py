@@ -51,12 +51,14 @@ class Stored:
     dtype: torch.dtype | None = None
     # Of a tensor in 8 bits: its two tensors in the file, numbers (outputs, inputs) int8 and a scale
     # for each output (outputs,).
-    rows: tuple[Stored, Stored] | None = None
+    int8_and_scale: tuple[Stored, Stored] | None = None
     # the first and last address where the file is mapped; None: `read` returns memory of its own
     mapping: tuple[int, int] | None = None
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Stored:
-        """Return what `change` makes of the tensor, not read yet."""
+        """Return what `change` makes of the tensor, not read yet. It keeps `mapping` for a `change`
+        that returns a view; other memory is outside of the mapping, so `_give_back` does nothing.
+        """
         return replace(self, shape=shape, read=lambda: change(self.read()))
 
 
@@ -83,6 +85,7 @@ def from_tensors(
     """
 
     def stored(tensor: Tensor) -> Stored:
+        # 0, an aligned address in no mapping, for a tensor that is not in a mapped file
         at = tensor.data_ptr() if mapped and tensor.layout == torch.strided else 0
         mapping = next(((first, last) for first, last in mapped if first <= at < last), None)
         # Kernels need each number at an address that is a multiple of its size.
@@ -110,7 +113,7 @@ def open_file(path: Path) -> dict[str, Stored]:
         KeyError,
     ) as error:
         raise damaged_weights(path, error) from error
-    if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
+    if isinstance(content, dict):  # EmbeddingRWKV, a published RWKV-7, has a list of numbers
         lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
         whole_numbers = {
             key
@@ -165,9 +168,10 @@ def read_tensor(
                 " training failed: use another"
             )
     converted = tensor.to(device or tensor.device, dtype or tensor.dtype).contiguous()
-    # The result has memory of its own: nobody reads the file's pages again.
-    if stored.rows or converted.data_ptr() != tensor.data_ptr():
-        for part in stored.rows or (stored,):
+    # The result has memory of its own, as the product of numbers and scales always has: nobody
+    # reads the file's pages again.
+    if stored.int8_and_scale or converted.data_ptr() != tensor.data_ptr():
+        for part in stored.int8_and_scale or (stored,):
             _give_back(part)
     return converted
 
@@ -259,7 +263,7 @@ def _give_back(stored: Stored) -> None:
     """
     if stored.mapping is None:
         return
-    storage = stored.read().untyped_storage()
+    storage = stored.read().untyped_storage()  # read again, for the address of its memory
     first = max(stored.mapping[0], storage.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE - _AROUND)
     last = min(stored.mapping[1], storage.data_ptr() + storage.nbytes() + _AROUND)
     if storage.nbytes() >= _SMALL and first < last:

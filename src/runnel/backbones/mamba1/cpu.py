@@ -1,7 +1,8 @@
 """Mamba-1 inference on the CPU: matrix products, and everything between them in the fused kernels
 of `kernels.py`, which has the equations.
 
-T  tokens      Di inner_size      w  conv_width      R  dt_rank
+T  tokens      D  hidden_size      Di inner_size      N  state_size      w  conv_width
+R  dt_rank
 """
 
 from typing import NamedTuple
@@ -34,7 +35,7 @@ class _Block(NamedTuple):
     norm: Floats
     in_proj: Product
     x_proj: Product
-    dt_proj: Tensor  # (R, Di), a view of the model's
+    dt_proj: Tensor  # (R, Di), a view of the model's: it reads columns of `x_proj`'s output
     out_proj: Product
     conv: Floats  # (w+1, Di): taps, then the bias
     scan: ScanWeights
@@ -50,7 +51,7 @@ class Mamba1Cpu(CpuStep):
         super().__init__(model, mixer.in_proj, mixer.x_proj.weight.dtype)
         self._config = model.config
         self._taps = tuple(range(model.config.conv_width))
-        self._groups = count_groups(model.config.inner_size, _GROUP)
+        self._groups = count_groups(model.config.inner_size, _GROUP)  # of inputs of out_proj
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
 
@@ -67,7 +68,7 @@ class Mamba1Cpu(CpuStep):
         tokens = len(hidden)
         conv_pool, state_pool = states
         sequences = Sequences(cu_seqlens, read_rows, write_rows)
-        group = tiles_per_item(len(read_rows), c.inner_size // LANES)
+        group = tiles_per_item(len(read_rows), c.inner_size // LANES)  # tiles of a work item
         stream = self._stream(hidden, c.norm_eps)
         projected = self._numbers("projected", tokens, 2 * c.inner_size)
         x, dt, y = (self._numbers(name, tokens, c.inner_size) for name in ("x", "dt", "y"))
@@ -109,6 +110,7 @@ class Mamba1Cpu(CpuStep):
     def _block(self, layer: MixerLayer[Mamba1Mixer]) -> _Block:
         mixer = layer.mixer
         taps = float_array(mixer.conv1d.weight.squeeze(1).t())
+        # A log2(e), so that the kernel's exp2 gives exp(dt A)
         rates = -np.exp(float_array(mixer.A_log)) * np.float32(LOG2_E)
         return _Block(
             norm=float_array(layer.norm.weight),

@@ -1,5 +1,5 @@
-"""Mamba-1 in every published format: state-spaces, transformers, single-pass scanners, bare
-tensors.
+"""Mamba-1 in every published format: state-spaces, transformers, single-pass scanners (paper E: a
+Mamba with one output head, which scores sentences), bare tensors.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,22 +16,25 @@ def recognizes(config: Mapping[str, object], names: Collection[str]) -> bool:
 
 
 def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str) -> Recognized:
-    """See `Recognized`; the heads are a scanner's."""
-    backbone, heads = published.sort_tensors(tensors, where)
+    """See `Recognized`. Tensors of an output head make the layout a single-pass scanner."""
+    backbone, scanner_head = published.sort_tensors(tensors, where)
     layout = published.find_layout(config, Mamba1.title, where)
     sizes = published.read_sizes(layout, config, backbone, where)
-    sizes["state_size"] = shape_of(backbone, published.MIXER + "A_log", 2, where)[1]
-    sizes["dt_rank"] = shape_of(backbone, published.MIXER + "dt_proj.weight", 2, where)[1]
+    sizes["state_size"] = shape_of(backbone, published.FIRST_MIXER + "A_log", 2, where)[1]
+    sizes["dt_rank"] = shape_of(backbone, published.FIRST_MIXER + "dt_proj.weight", 2, where)[1]
     ssm = published.ssm_options(config)
     if layout == published.ORIGINAL:
         published.refuse_ssm(ssm, published.COMMON | {"dt_rank"}, where)
+    # a rank "auto" is computed from the hidden size
     says = {name: value for name, value in {**config, **ssm}.items() if value != "auto"}
-    for state_size, dt_rank in (("state_size", "time_step_rank"), ("d_state", "dt_rank")):
-        expect_agreement(says, {state_size: sizes["state_size"], dt_rank: sizes["dt_rank"]}, where)
+    for their_size, their_rank in (("state_size", "time_step_rank"), ("d_state", "dt_rank")):
+        expect_agreement(
+            says, {their_size: sizes["state_size"], their_rank: sizes["dt_rank"]}, where
+        )
     return Recognized(
         Mamba1.architecture,
-        "single-pass scanner" if heads else layout,
+        "single-pass scanner" if scanner_head else layout,
         Mamba1Config(**sizes),
         backbone,
-        heads,
+        scanner_head,
     )

@@ -2,7 +2,8 @@
 
     T  tokens      S  sequences      R  rows of the pool      L  layers
     Di  channels, a multiple of 16
-    N  state size      w  conv width      G  = Di / 16 tiles      W  columns of the input projection
+    N  state size      w  conv width      G  = Di / 16 tiles
+    W  = 2 Di columns of the input projection
 
 In order, per block: `conv_silu` reads the x columns of the projection; after the products that make
 dt, B and C, `gated_scan` runs the recurrence and reads the z columns. For each channel, with its
@@ -135,8 +136,8 @@ def advance4(
     u: _Four,
     y: _Four,
 ) -> _Four:
-    """Run `advance` over four tokens. States and rates are loaded once, and the computations of the
-    four tokens overlap.
+    """Run `advance` over four tokens, whose rows of B and C follow each other in `coefficients`.
+    States and rates are loaded once, and the computations of the four tokens overlap.
     """
     d0, d1, d2, d3 = d
     u0, u1, u2, u3 = u
@@ -226,6 +227,7 @@ def conv_silu(
                 tokens = min(_TOKENS, cu[s + 1] - t)
                 here = shift(source, t * stride)
                 target = shift(address(out), t * channels + first)
+                # channels, and the distance between rows of the inputs: the same here
                 history(here, stride, width, width, t - cu[s], back, old, continues, past)
                 convolve(
                     here, stride, width, width, tokens, past, w, channels, taps, target, channels

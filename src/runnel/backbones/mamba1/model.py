@@ -142,8 +142,8 @@ class Mamba1(BlockBackbone[MixerLayer[Mamba1Mixer]]):
         # residual, norms, projections, conv, dt, y
         rows = 6 * c.hidden_size + 6 * c.inner_size + c.dt_rank + 4 * c.state_size
         # Without the fast step, `selective_scan` in plain torch also holds the decays and states of
-        # a chunk. A model on the meta device never runs: `runnel info` asks for the memory of the
-        # model that will, which has the fast step.
+        # a chunk. A model on the meta device stands for the one that will run, which has the fast
+        # step: `runnel info` asks it.
         plain = self.fast is None and self.device.type != "meta"
         scan = 8 * c.inner_size * (c.state_size + 1) if plain else 0
         return 4 * (rows + scan)

@@ -6,7 +6,13 @@ division waits until after out_proj, which is linear: the next norm of the resid
 (`deferred`, the sums of squares), and no pass over the heads' outputs is needed.
 
 `CpuStep` (`cpu_step.py`) calls `_run` and gives it the states conv (R, L, Cd, w-1) and ssm (R, L,
-H, P, N) of all rows of the pool, with the letters of `kernels.py`.
+H, P, N) of all rows of the pool, with the letters of `kernels.py`. For each block:
+
+    stream.norm, in_proj    the inputs of the block, z, x, B, C and dt
+    prepare_chunks          what all heads of a group share, for each chunk of up to 64 tokens
+    scan_heads              the recurrence and its gate, for each head of each sequence
+    normalize_groups        the gated norm's division, unless it waits
+    out_proj                the outputs of the block, which the next norm adds to the stream
 """
 
 from typing import NamedTuple
@@ -42,6 +48,7 @@ class Mamba2Cpu(CpuStep):
         c = self._config = model.config
         self._shape = Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
         self._taps = tuple(range(c.conv_width))
+        # whether the processor's matrix tiles multiply
         self._tiles = self._dtype == torch.bfloat16 and has_tiles()
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
@@ -68,12 +75,12 @@ class Mamba2Cpu(CpuStep):
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._tensor("squares", tokens, c.num_heads).numpy()
         rows = int(plan.row[-1])  # of all chunks together, each rounded up to whole blocks
-        per_word = 4 // self._dtype.itemsize
+        per_word = 4 // self._dtype.itemsize  # numbers in 4 bytes
         buffers = allocate(self._memory, shape, c.conv_width, rows, self._tiles, per_word)
         outputs = kernels.Outputs(gated.array, gated.scale, squares)
         deferred = None
         for index, block in enumerate(self._blocks):
-            stream.norm(block.norm, deferred, c.inner_size)
+            stream.norm(block.norm, deferred, c.inner_size)  # the count is of `deferred`, if any
             block.in_proj(stream.normed, projected)
             buffers.tasks.fill(0)
             with parallel():

@@ -54,13 +54,13 @@ def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
         )
         expect_options(options, {"d_ssm": (None, inner), **_VARIANTS}, where)
     # channels of B and C together
-    both = shape_of(backbone, published.MIXER + "conv1d.weight", 3, where)[0] - inner
+    both = shape_of(backbone, published.FIRST_MIXER + "conv1d.weight", 3, where)[0] - inner
     # Tensors alone do not tell the groups; 256 states is the most of any published model with one.
     groups_key = "ngroups" if layout == published.ORIGINAL else "n_groups"
     groups = whole_number(
         options, groups_key, where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None)
     )
-    count = shape_of(backbone, published.MIXER + "A_log", 1, where)[0]
+    count = shape_of(backbone, published.FIRST_MIXER + "A_log", 1, where)[0]
     fits = count > 0 and inner % count == 0 and both >= 2 * groups and both % (2 * groups) == 0
     expect_fit(
         fits,

@@ -4,12 +4,23 @@
     H  heads       P  head size      G  groups      N  state size      w  conv width
     Di = H P       Cd = Di + 2 G N                  W  columns of the input projection
     R  rows of the state pool        L  layers
-    Pp, Np  P and N padded to whole tiles and vectors
-    Kp  P padded to whole words of bytes, in 8 bits
+    Pp  P rounded up to whole panels                Np  N rounded up to two whole vectors
+    Kp  P rounded up to whole words of four bytes, in 8 bits
+
+    word     32 bits: one number in fp32, two in bf16; memory for words has dtype fp32
+    vector   LANES = 16 numbers
+    panel    TILE_COLUMNS columns of a matrix, row after row; panel follows panel. So in a matrix of
+             r rows, column c begins at c // TILE_COLUMNS * TILE_COLUMNS * r + c % TILE_COLUMNS
+    tiles    the processor's matrix registers (Intel AMX), which multiply bf16; where `tiles` is
+             false, vectors multiply
 
 In the kernels, `size` is P, `width` Pp, `n` N, `padded` or `n_padded` Np, and `back` w - 1; `h` is
 a head, `g` a group, `t` a token. `read` and `write` are the rows of the pool where a state
 comes from and goes to (-1: none), and `before` is the number of a sequence's tokens before a chunk.
+
+`plan` (`ops.chunks.ChunkPlan`) has sequence s in the chunks first_chunk[s] to first_chunk[s + 1] -
+1. Chunk k belongs to sequence[k], begins with the token start[k], and has the rows row[k] to row[k
++ 1] - 1 of `Buffers`: one for each token, rounded up to a multiple of ROWS.
 
 Two kernels per block. `prepare_chunks` computes what all heads of a group share: conv + SiLU of B
 and C, the time steps, and C B^T of every chunk. `scan_heads` gives each (sequence, head) to one
@@ -19,7 +30,7 @@ A over the tokens of the chunk up to i:
     y_i = exp(c_i) M C_i + sum over j <= i of exp(c_i - c_j) dt_j (C_i . B_j) x_j + D x_i
     M  <- exp(c_Q) M + sum over j of exp(c_Q - c_j) dt_j x_j B_j^T
 
-The sums are products of matrix tiles (`ops.chunk_tiles`). The conv and SiLU of x come before them
+The sums are matrix products (`ops.chunk_tiles`). The conv and SiLU of x come before them
 and the gate after them, while the chunk is in cache:
 
     prepare_chunks   _prepare_group, for each chunk and group; _time_steps, for each chunk
@@ -31,11 +42,12 @@ A worker of `scan_heads` has this scratch, in order, fp32:
     mixed     (Q, Q)        exp(c_i - c_j) dt_j (C_i . B_j), as factors of a product
     grown     (Q,)          exp(c_i)
     carried   (Q,)          exp(c_Q - c_j) dt_j
-    ones      (Q + Np,)     and after them `scan_panel`'s words, (Q + Np) TILE_COLUMNS numbers
+    ones      (Q + Np,)     factors for `pack_words` where it only changes the layout; and after
+                            them `scan_panel`'s words, (Q + Np) TILE_COLUMNS numbers
     x         (Q, Pp)       after conv and SiLU
     y         (Q, Pp)       in panels of TILE_COLUMNS columns
     state     (Pp, Np)      in panels of TILE_COLUMNS of the P rows
-    rest      (w-1, Pp)     the inputs of the conv before the chunk, and `convolve`'s Q vectors
+    past      (w-1, Pp)     the inputs of the conv before the chunk, and `convolve`'s Q vectors
 
 The state stays fp32 between chunks; the factors of the products are bf16 where the projections are
 bf16 (sums in fp32), and fp32 where they are fp32. The division by the gated norm's root mean square
@@ -116,17 +128,20 @@ class Weights(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory that the two kernels share; a chunk has the rows of `ops.chunks.ChunkPlan.row`."""
+    """Memory that the two kernels share. `rows` are those of all chunks (`ChunkPlan.row`). The
+    first three have the matrices of one chunk after another, each chunk group by group.
+    """
 
-    # (rows / numbers per word * G * Np,): B by pairs of rows; with `tiles` B^T by rows
+    # (rows * G * Np / numbers per word,): B in words that join rows. With `tiles` the transpose, so
+    # that the words of a row of B^T are neighbors, as tiles load them.
     b_words: Floats
-    c_words: Floats  # (rows * G * Np / numbers per word,)
-    products: Floats  # (rows * G * Q,): C B^T in panels of TILE_COLUMNS
-    dt: Floats  # (H * rows,)
-    sums: Floats  # (H * rows,): c
+    c_words: Floats  # (rows * G * Np / numbers per word,): C, whose words join columns
+    products: Floats  # (rows * G * Q,): C B^T in panels
+    dt: Floats  # (H * rows,), head by head
+    sums: Floats  # (H * rows,): c, head by head
     scratch: Floats  # (workers, scratch_size)
     tasks: Indices  # (2,) the next free task of each kernel; zeroed by the caller
-    tiles: bool  # whether tiles multiply (`ops.simd`)
+    tiles: bool  # whether tiles multiply
 
 
 class Outputs(NamedTuple):
@@ -157,7 +172,7 @@ def pad_conv(weight: Floats, bias: Floats, shape: Shape) -> Floats:
 def allocate(
     memory: StepMemory, shape: Shape, conv_width: int, rows: int, tiles: bool, per_word: int
 ) -> Buffers:
-    """Return buffers for a plan of `rows` rows."""
+    """Return buffers for a plan of `rows` rows. `per_word`: the numbers in a word."""
     words = rows * shape.groups * round_up(shape.state_size, 2 * LANES) // per_word
     steps = rows * shape.heads
     scratch, tasks = memory.scratch("heads", scratch_size(shape, conv_width))
@@ -178,7 +193,7 @@ def scratch_size(shape: Shape, conv_width: int) -> int:
     width = round_up(shape.head_size, TILE_COLUMNS)
     n = round_up(shape.state_size, 2 * LANES)
     back = conv_width - 1
-    # `_prepare_group`: smooth and natural, ones, and the larger of the two uses of `rest`
+    # `_prepare_group`: smooth and natural, ones, and the larger of the two uses of `spare`
     prepare = 2 * CHUNK * n + CHUNK + max(back * n + CHUNK * LANES, n * TILE_COLUMNS)
     scan = (
         CHUNK * CHUNK  # mixed
@@ -186,7 +201,7 @@ def scratch_size(shape: Shape, conv_width: int) -> int:
         + (CHUNK + n) * (1 + TILE_COLUMNS)  # ones and words
         + 2 * CHUNK * width  # x, y
         + width * n  # state
-        + back * width  # rest
+        + back * width  # past
         + CHUNK * LANES
     )
     return round_up(max(prepare, scan), LANES) + LANES  # with a cache line between workers
@@ -203,11 +218,15 @@ def mix(
     growth: Pointer,
 ) -> None:
     """Set out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, and 0 above the diagonal up to a
-    multiple of ROWS; rows are CHUNK numbers apart. `sums` has the c_i.
+    multiple of ROWS; rows are CHUNK numbers apart. A block here is LANES rows and columns.
 
     Left of the blocks on the diagonal, exp(c_i - c_j) is exp(c_i - c_b) exp(c_b - c_j), where b is
     the block's first row: two numbers of at most 1, one for each row and one for each column.
-    `growth`: scratch of LANES numbers.
+
+    Args:
+        products: C B^T in panels of `rows` rows.
+        sums, dt: (tokens,) the c_i and the dt_j.
+        growth: scratch of LANES numbers.
     """
     for first in range(0, tokens, LANES):
         last = min(first + LANES, tokens)
@@ -228,7 +247,7 @@ def mix(
         for i in range(first, last):
             v = mul(mul(exp(sub(splat(sums[i]), earlier)), steps), load(panel, i * TILE_COLUMNS))
             store(out, i * CHUNK + first, keep(v, i - first + 1))
-            if first % ROWS == 0:
+            if first % ROWS == 0:  # LANES more columns up to a multiple of ROWS
                 store(out, i * CHUNK + first + LANES, splat(ZERO))
 
 
@@ -338,14 +357,14 @@ def _prepare_group(
     # (Q, Np) B as factors of the products, row by row; C goes straight to the buffers
     natural = shift(scratch, CHUNK * padded)
     ones = shift(scratch, 2 * CHUNK * padded)  # (Q,) factors for `pack_words`
-    rest = shift(ones, CHUNK)  # what `convolve`, `_transpose_pairs` and `multiply_keys` need
+    spare = shift(ones, CHUNK)  # for `history` and `convolve`, then for words to be transposed
     fill(ones, CHUNK, np.float32(1.0))
     c_words = shift(address(buffers.c_words), (row * groups + g * rows) * padded // step)
     for part in range(2):  # B, then C
         column = heads * shape.head_size + (part * groups + g) * n
         state = place_in_pool(pool, max(read, 0), layer, column)
         first = shift(source, heads * shape.head_size + column)
-        history(first, stride, n, padded, before, back, state, read >= 0, rest)
+        history(first, stride, n, padded, before, back, state, read >= 0, spare)
         before_weights = (
             heads * round_up(shape.head_size, TILE_COLUMNS) + (part * groups + g) * padded
         )
@@ -356,7 +375,7 @@ def _prepare_group(
             n,
             padded,
             tokens,
-            rest,
+            spare,
             conv_weights,
             weights.conv.shape[1],
             taps,
@@ -369,18 +388,18 @@ def _prepare_group(
         if part == 0:
             b_words = shift(address(buffers.b_words), (row * groups + g * rows) * padded // step)
             if buffers.tiles:
-                pack_words(source, smooth, padded, tokens, ones, rest, padded)
-                _transpose_pairs(rest, tokens, rows, padded, b_words)
+                pack_words(source, smooth, padded, tokens, ones, spare, padded)
+                _transpose_pairs(spare, tokens, rows, padded, b_words)
             else:
                 pack_words(source, smooth, padded, tokens, ones, b_words, padded)
     products = shift(address(buffers.products), (row * groups + g * rows) * CHUNK)
-    multiply_keys(source, buffers.tiles, c_words, natural, tokens, padded, rows, rest, products)
+    multiply_keys(source, buffers.tiles, c_words, natural, tokens, padded, rows, spare, products)
 
 
 @njit(**SERIAL)
 def _transpose_pairs(pairs: Pointer, tokens: int, rows: int, padded: int, out: Pointer) -> None:
-    """Write the transpose of a chunk's B, packed in pairs of its first `tokens` rows: `padded` rows
-    of `rows` numbers.
+    """Write the transpose of a chunk's B, given as words that join two of its first `tokens` rows:
+    `padded` rows of `rows` numbers. Only tiles need it, and so only bf16.
     """
     used = (tokens + 1) // 2 * padded
     fill(shift(pairs, used), rows // 2 * padded - used, ZERO)
@@ -510,17 +529,18 @@ def _scan_chunk(
     memory: Pointer,
 ) -> None:
     """Compute y of one chunk from x (tokens, Pp) and the panels of the state, which is zero unless
-    `has_state`; if `advances`, update the state.
+    `has_state`; if `advances`, update the state. `memory`: the worker's scratch.
     """
     step = numbers_per_word(kind)
     n = round_up(shape.state_size, 2 * LANES)
     width = round_up(shape.head_size, TILE_COLUMNS)
     row = plan.row[chunk]
     rows = plan.row[chunk + 1] - plan.row[chunk]
-    place = row * shape.groups + h // (shape.heads // shape.groups) * rows
-    b_words = shift(address(buffers.b_words), place * n // step)
-    c_words = shift(address(buffers.c_words), place * n // step)
-    steps = h * plan.row[plan.sequence.shape[0]] + row
+    # rows of other chunks and groups that are before those of this chunk and group
+    earlier = row * shape.groups + h // (shape.heads // shape.groups) * rows
+    b_words = shift(address(buffers.b_words), earlier * n // step)
+    c_words = shift(address(buffers.c_words), earlier * n // step)
+    steps = h * plan.row[plan.sequence.shape[0]] + row  # a head has all rows of the plan
     dt = shift(address(buffers.dt), steps)
     sums = shift(address(buffers.sums), steps)
     mixed = memory
@@ -528,16 +548,17 @@ def _scan_chunk(
     carried = shift(grown, CHUNK)
     mix(
         as_kind(kind, mixed),
-        shift(address(buffers.products), place * CHUNK),
+        shift(address(buffers.products), earlier * CHUNK),
         sums,
         dt,
         tokens,
         rows,
-        grown,
+        grown,  # as scratch, before it is filled
     )
     for t in range(0, tokens, LANES):
         store(grown, t, exp(load(sums, t)))
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
+    # how many words the rows of B^T are apart, and the words of a row: see `Buffers.b_words`
     b_row, b_depth = (rows // 2, 1) if buffers.tiles else (1, n)
     for column in range(0, width, TILE_COLUMNS):
         scan_panel(
@@ -558,7 +579,7 @@ def _scan_chunk(
             width,
             shift(state, column * n),
             shift(y, column * CHUNK),
-            shift(carried, CHUNK),
+            shift(carried, CHUNK),  # ones and words
         )
 
 
@@ -660,7 +681,7 @@ def _scan_head(
     x = shift(ones, (CHUNK + n_padded) * (1 + TILE_COLUMNS))
     y = shift(x, CHUNK * width)
     state = shift(y, CHUNK * width)
-    rest = shift(state, width * n_padded)
+    past = shift(state, width * n_padded)
     if read >= 0:
         old = place_in_pool(pool, read, layer, h)
         load_state(old, size, n, n_padded, TILE_COLUMNS, state)
@@ -682,7 +703,7 @@ def _scan_head(
                 upcoming % shape.heads,
                 0,
             )
-        history(own_x, stride, size, width, before, back, inputs, read >= 0, rest)
+        history(own_x, stride, size, width, before, back, inputs, read >= 0, past)
         conv_weights = shift(address(weights.conv), h * width)
         convolve(
             own_x,
@@ -690,7 +711,7 @@ def _scan_head(
             size,
             width,
             tokens,
-            rest,
+            past,
             conv_weights,
             weights.conv.shape[1],
             taps,
@@ -706,9 +727,9 @@ def _scan_head(
         has_state = True
     if write >= 0:
         new = place_in_pool(pool, write, layer, h)
-        if not has_state:
+        if not has_state:  # a new sequence without tokens
             fill(new, size * n, ZERO)
-        elif length or read != write:
+        elif length or read != write:  # else the pool has this state already
             store_state(state, size, n, n_padded, TILE_COLUMNS, new)
         _keep_conv(source, stride, layer, conv_pool, shape, back, length, h, read, write)
 

@@ -47,9 +47,9 @@ from runnel.ops.ssd.torch import CHUNK
 
 @dataclass(frozen=True)
 class Mamba2Config(BackboneConfig):
-    """Shape of a Mamba-2 backbone. Its inner channels are divided into heads, whose heads share
-    groups of B and C. `dt_min` and `dt_max` clamp the time step after softplus (published models do
-    not).
+    """Sizes of a Mamba-2 backbone. Its inner channels are divided into heads, and several heads
+    share one group of B and C. `dt_min` and `dt_max` clamp the time step after softplus (published
+    models do not).
     """
 
     state_size: int = 128
@@ -94,6 +94,7 @@ class Mamba2Config(BackboneConfig):
     @classmethod
     def from_dict(cls, values: Mapping[str, object], where: str = "the config") -> Mamba2Config:
         """Return the inverse of `to_dict`; see `BackboneConfig.from_dict`."""
+        # None means infinite, where a missing value means the default
         infinite = {"dt_max": float("inf")} if values.get("dt_max", 0.0) is None else {}
         return super().from_dict({**values, **infinite}, where)
 
@@ -161,7 +162,7 @@ class Mamba2(BlockBackbone[MixerLayer[Mamba2Mixer]]):
     model_types = ("mamba2",)
     markers: ClassVar[Markers] = {
         "GPT-NeoX": (None, 0),  # trained on documents with 0 between them
-        # the tokenizer's own <s> and </s>; the ids in the configs contradict it
+        # the tokenizer's own <s> and </s>; the configs have other ids
         "Mistral v3": (1, 2),
     }
     begins = False

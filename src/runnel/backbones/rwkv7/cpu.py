@@ -31,8 +31,8 @@ rounded up to whole *panels*: TILE_COLUMNS outputs of a matrix product, the widt
 compute at a time.
 
 The mixes x_w, x_a and x_g, and x_v for pair v, are made, multiplied by a down matrix and not kept.
-`kernels.R_K_V` and `FFN_K` number the mixes that a call of `add_norm_shift` keeps, `V_W_A_G` and
-`NO_PAIRS` the pairs that it computes; of the first layer's pair v the rank is 0. The kernels of
+`kernels.R_K_V` and `FFN_K` say which mixes a call of `add_norm_shift` keeps, `V_W_A_G` and
+`NO_PAIRS` which pairs it computes; the first layer has pair v with a rank of 0. The kernels of
 whole blocks and heads take their work from the counter `buffers.tasks`; the others need none.
 
 The *shift weights* of a layer are its norm and the learned weights of the token before, one for
@@ -159,7 +159,8 @@ class Rwkv7Cpu(CpuStep):
         buffers = allocate(self._memory, self._shape, len(plan.first_sequence) + len(read_rows))
         residual = hidden.numpy()
         out, mixed, gated = work.out, work.mixed, work.gated
-        # tensor, array and scale of `mixed` each have a first axis of 3
+        # tensor, array and scale of `mixed` each have a first axis of 3, which `zip` divides: x_r
+        # gets the first of each, x_k the second, x_v the third
         x_r, x_k, x_v = (Activations(*views) for views in zip(*mixed, strict=True))
         att_inputs = kernels.Mixes(mixed.array, mixed.scale, work.low.array)
         ffn_inputs = kernels.Mixes(mixed.array[:1], mixed.scale[:1], work.low.array)
@@ -245,7 +246,7 @@ class Rwkv7Cpu(CpuStep):
         """
         c = self._config
         size = tokens * c.hidden_size  # of a slot
-        # four slots, or, if that is more, slot 0 and `middle`
+        # four slots, or, if that is more, slot 0 and `middle` (T, F) after it
         memory = self._tensor("slots", max(4 * size, size + tokens * c.ffn_size), dtype=self._dtype)
         slots = memory[: 4 * size].view(4, tokens, c.hidden_size)
         middle = Activations.of(memory[size : size + tokens * c.ffn_size].view(tokens, c.ffn_size))

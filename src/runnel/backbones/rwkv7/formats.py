@@ -5,7 +5,7 @@ Both become the names of the module in `model.py`. All sizes are read from shape
 the ranks of every published model, and published configs carry a wrong number of heads. What looks
 similar but computes something else is refused by name.
 
-D hidden size   N head size   H heads   L layers   V rows of the embedding table
+D  hidden size
 """
 
 import re
@@ -59,6 +59,7 @@ def _norms(names: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+# "wavg" are the four low-rank pairs w, a, v and g, each a "down" and an "up" matrix (`cpu.py`)
 _OFFICIAL = _Layout(
     name="official",
     blocks="blocks",
@@ -207,9 +208,9 @@ def _refuse_options(config: Mapping[str, object], where: str) -> None:
     """Raise CheckpointError for options that change what is computed. Source: RWKV7Config of
     flash-linear-attention bc3b101.
 
-    `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys are divided
-    by sqrt(|.|^2 + 1e-6) in place of |.|; official models, which these are converted from, are
-    not.)
+    `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys, k * k_k,
+    are divided by sqrt(|.|^2 + 1e-6) in place of |.|; official models, which these are converted
+    from, are not.)
     """
     expect_options(
         config,
@@ -259,6 +260,7 @@ def _module_names(stored: Mapping[str, Stored], layout: _Layout) -> dict[str, St
                 tensor = _flat(tensor, ours)
             elif len(tensor.shape) == 2:  # else reported later as mis-shaped
                 tensor = tensor.changed(tensor.shape[::-1], Tensor.t)
+            # stored although the first layer does not use it
             if match[1] == "0" and layout.idle_in_first and layout.layer[match[2]] in _NOT_IN_FIRST:
                 continue
         if name != layout.head:
@@ -267,7 +269,9 @@ def _module_names(stored: Mapping[str, Stored], layout: _Layout) -> dict[str, St
 
 
 def _flat(stored: Stored, name: str) -> Stored:
-    """Return a vector stored as (1, 1, D) with one dimension; anything else unchanged."""
+    """Return a vector stored as (1, 1, D), whose dimensions but the last are 1, with one dimension;
+    anything else unchanged.
+    """
     if stored.shape[:-1].count(1) != len(stored.shape) - 1 or name.endswith((".weight", ".r_k")):
         return stored
     return stored.changed(stored.shape[-1:], Tensor.flatten)

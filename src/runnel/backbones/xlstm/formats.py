@@ -1,7 +1,5 @@
 """Read xLSTM-7B's two layouts: transformers' (config.json) and the official folder (config.yaml).
 
-    D  hidden size      H  heads      F  width of the feed-forward layers
-
 Both have the same names inside of blocks. Sizes come from the tensors, and the config must agree.
 Options that change what is computed are refused; options that choose kernels, or that no
 implementation reads, are not looked at. Source: xLSTMConfig of transformers 5.23, xLSTMLargeConfig
@@ -42,12 +40,12 @@ def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
     layout = (
         "bare tensors" if not config else "transformers" if "model_type" in config else "official"
     )
-    published = {"use_bias": OFF, "add_qk_norm": OFF, "weight_mode": ("single", "fused")}
-    # With "siging" the input gate is a sigmoid. transformers ignores add_out_norm: there the norm
-    # is always on.
-    published |= {key: (None,) for key in _KERNELS if "siging" in str(config.get(key))}
-    published |= {"add_out_norm": (True,)} if layout == "official" else {}
-    expect_options(config, published, where)
+    allowed = {"use_bias": OFF, "add_qk_norm": OFF, "weight_mode": ("single", "fused")}
+    # With "siging" the input gate is a sigmoid: such a kernel is refused, as no other value than
+    # None is allowed. transformers ignores add_out_norm: there the norm is always on.
+    allowed |= {key: (None,) for key in _KERNELS if "siging" in str(config.get(key))}
+    allowed |= {"add_out_norm": (True,)} if layout == "official" else {}
+    expect_options(config, allowed, where)
     return Recognized(Xlstm.architecture, layout, _config(config, named, where), named, {})
 
 
@@ -89,6 +87,7 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
     """Split the matrices that weight_mode "fused" stores as one."""
     named: dict[str, Stored] = {}
     for name, stored in tensors.items():
+        # PREFIX.FUSED.KIND, with KIND "weight" or "bias"
         prefix, _, kind = name.rpartition(".")
         prefix, _, fused = prefix.rpartition(".")
         if fused in _HALVES:
@@ -101,7 +100,7 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
         elif fused == "qkv_opreact":
             v_size = shape_of(tensors, prefix + ".out_proj.weight", 2, where)[1]
             total = shape_of(tensors, name, 2, where)[0]
-            qk_size = (total - 2 * v_size) // 2
+            qk_size = (total - 2 * v_size) // 2  # v and the output gate have v_size rows each
             targets = ("q", "k", "v", "ogate_preact")
             ends = [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total]
         else:
