@@ -30,8 +30,8 @@ A over the tokens of the chunk up to i:
     y_i = exp(c_i) M C_i + sum over j <= i of exp(c_i - c_j) dt_j (C_i . B_j) x_j + D x_i
     M  <- exp(c_Q) M + sum over j of exp(c_Q - c_j) dt_j x_j B_j^T
 
-The sums are matrix products (`ops.chunk_tiles`). The conv and SiLU of x come before them
-and the gate after them, while the chunk is in cache:
+The sums are matrix products (`ops.chunk_tiles`). The conv and SiLU of x come before them and the
+gate after them, while the chunk is in cache:
 
     prepare_chunks   _prepare_group, for each chunk and group; _time_steps, for each chunk
     scan_heads       for each sequence and head, for each chunk: conv of x, `mix`, `scan_panel`,
