@@ -117,9 +117,8 @@ def _groups(result: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, tupl
     without a recall of the first metric.
     """
     recalls = [name for name in metrics if name.startswith("Recall@")]
-    metric = next(iter(metrics), "")
-    if recalls:
-        metric = max(recalls, key=lambda name: int(name.partition("@")[2]))
+    first = next(iter(metrics), "")
+    metric = max(recalls, key=lambda name: int(name.partition("@")[2]), default=first)
     # "from" and "to": parts of the document, from 0 to 1
     by_position = [
         row | {"name": f"evidence at {row['from']:.0%} to {row['to']:.0%}"}

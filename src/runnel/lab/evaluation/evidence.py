@@ -371,8 +371,10 @@ def context_of(given: str | None) -> int | None:
         return None
     if given == "sentence":
         return 1
-    count = int(given) if given.isdecimal() else given
-    expect_count(count, "--context, which may also be sentence,")
+    # the message: "--context, which may also be sentence, is ..."
+    expect_count(
+        int(given) if given.isdecimal() else given, "--context, which may also be sentence,"
+    )
     return int(given)
 
 
