@@ -71,7 +71,7 @@ MinScore = Annotated[
     str | None,
     typer.Option(
         metavar="SCORE",
-        help="Omit sentences below a score (-1.5) or, if the model is pocket, a probability (20%).",
+        help="Omit sentences below a score (-1.5) or, with pocket, a probability (20%).",
     ),
 ]
 Remember = Annotated[
