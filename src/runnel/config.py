@@ -1,6 +1,11 @@
-"""JSON, read strictly into dataclasses.
+"""JSON, read strictly: a value has the type that is expected, or an error names it.
 
-What a file holds is of the kind that its dataclass says, or an error names it.
+    read_model_json    a file of a model folder: an object or a list, with any values
+    valid_config       errors about values in a config name the config
+    arguments          an object that must have the keys of a class: a model's config, a recipe
+    read_row           a row of a data file as a dataclass; other keys are ignored
+
+`arguments` and `read_row` read each value by its annotation in the class (`_read`).
 """
 
 import inspect
@@ -45,8 +50,8 @@ def read_model_json(
 
 @contextmanager
 def valid_config(where: str) -> Iterator[None]:
-    """Turn an InputError, which speaks of values that a user passes, into a CheckpointError for
-    those of a config.
+    """Turn an InputError, which speaks of values that a user passes, into a CheckpointError: here
+    the values are in a config.
     """
     try:
         yield
@@ -66,24 +71,27 @@ def arguments(
     defaults: bool = False,
     error: type[RunnelError] = CheckpointError,
 ) -> dict[str, Any]:
-    """Return the values of a JSON object, which is called `what`, as the keyword arguments of
-    `target` that are not `given`.
+    """Return the values of a JSON object as keyword arguments of `target`.
 
-    All fields of a dataclass must be there, unless `defaults` may be left out, as those of another
-    class may. Annotations are int (from 0 to 2^31), float, bool, str, None, Literal, dict, tuple,
-    Any and object (any value), a dataclass, unions of these.
+    Args:
+        target: a dataclass, or another class; then the object has the parameters of its __init__.
+        values: the object. It must not have other keys.
+        what: its name in errors.
+        given: fields or parameters that the object does not have: the caller passes them.
+        defaults: fields of a dataclass that have a default may be missing; parameters of another
+            class that have one may always be missing.
+        error: what is raised if a key is missing or unknown, or a value has another type.
     """
     annotated: Any = target if is_dataclass(target) else target.__init__  # type: ignore[misc]
     hints = get_type_hints(annotated)
-    named = [
+    parameters = [
         p
         for p in inspect.signature(target).parameters.values()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in given
     ]
-    parameters = [p for p in named if p.name not in given]
     known = {p.name for p in parameters}
-    whole = is_dataclass(target) and not defaults
-    needed = {p.name for p in parameters if whole or p.default is inspect.Parameter.empty}
+    needs_all = is_dataclass(target) and not defaults
+    needed = {p.name for p in parameters if needs_all or p.default is inspect.Parameter.empty}
     if not isinstance(values, Mapping) or not needed <= set(values) <= known:
         names = set(values) if isinstance(values, Mapping) else set()
         raise error(
@@ -97,26 +105,37 @@ def arguments(
 
 
 def read_row(kind: type[Row], row: Mapping[str, object], where: object, **names: str) -> Row:
-    """Return a row of a file as a dataclass, whose fields have the names of the keys, or also
-    others: `names`.
+    """Return a row of a file as a dataclass. Keys that are no fields are ignored.
+
+    Args:
+        kind: the dataclass. A field with a default may be missing.
+        where: the place of the row, for errors.
+        names: field -> another key that it may have. With query="question" the field `query` is
+            read from "question", or if the row does not have that, from "query".
 
     Raises:
-        InputError: a key is missing or has a value of another kind. Other keys are ignored.
+        InputError: a key is missing or has a value of another type.
     """
     hints = get_type_hints(kind)
     values = {}
     for field_ in fields(kind):  # type: ignore[arg-type]
-        name = names[field_.name] if names.get(field_.name, "") in row else field_.name
-        if name in row or field_.default is field_.default_factory is MISSING:
-            name = name if name in row else names.get(name, name)
+        keys = (names.get(field_.name, field_.name), field_.name)
+        key = next((key for key in keys if key in row), keys[0])
+        if key in row or field_.default is field_.default_factory is MISSING:
             values[field_.name] = _read(
-                row.get(name), hints[field_.name], f"{where}: {name!r}", True, InputError
+                row.get(key), hints[field_.name], f"{where}: {key!r}", True, InputError
             )
     return kind(**values)
 
 
 def _read(value: object, kind: Any, what: str, defaults: bool, error: type[RunnelError]) -> Any:
-    """Return the value if it is of this kind, a whole number as a float where one is expected."""
+    """Return a value of JSON as its annotation, `kind`, says; raise `error` if it is another type.
+
+    Annotations are Any and object (any value), int (from 0 to 2^31 - 1), float (but not NaN; a
+    whole number as for int becomes a float), bool, str, Literal of texts, X | None (of more types
+    the first that is not None), tuple of one type (a list), dict (an object), and dataclasses (an
+    object, see `arguments`).
+    """
     origin = get_origin(kind)
     if kind in (Any, object) or (
         kind is float and isinstance(value, float) and not math.isnan(value)
@@ -132,6 +151,7 @@ def _read(value: object, kind: Any, what: str, defaults: bool, error: type[Runne
         and isinstance(value, list)
         and (... in get_args(kind) or len(value) == len(get_args(kind)))
     ):
+        # all items have the type of the first
         return tuple(_read(item, get_args(kind)[0], what, defaults, error) for item in value)
     if origin is dict and isinstance(value, Mapping):
         return {

@@ -95,7 +95,7 @@ class Engine:
         step_tokens: the most tokens of a step, or a `Plan` that `Engine.plan` made for a memory
             budget; longer steps are slightly faster and take more memory. Default: 1024 on a CPU;
             on a GPU 4096 while a single text is read and 16,384 while several are, as far as half
-            of its free memory allows. A longer block has a step of its own.
+            of its free memory allows. A block that is longer has a step of its own.
         memory_bytes: instead of `step_tokens`: the limit of memory for steps and states, without
             the weights.
         mark_vectors: (K, D) fp32, the vector of each kind of mark in `Request.marks`.
@@ -187,6 +187,8 @@ class Engine:
                 # 1. Take requests until they fill a step, `room` being what is left of it.
                 # The call's oldest reading, [0], is not counted: a long one takes only half of each
                 # step, and a short one ends with the next, so the others should be enough alone.
+                # With steps of 1,000 and a text of 3,000 tokens, more is taken until others have
+                # 1,000 tokens together.
                 with self._changed:
                     room = self.step_tokens - sum(map(self._can_fill, list(call.active)[1:]))
                 while (
@@ -251,7 +253,7 @@ class Engine:
         if marks is not None and self.mark_vectors is not None:
             added = (torch.from_numpy(marks) @ self.mark_vectors).to(self.backbone.device)
         pieces = []
-        with self._turn():
+        with self._turn():  # no step of another thread runs meanwhile
             # more than one step only if T is larger than `step_tokens`
             for start in range(0, len(ids), self.step_tokens):
                 piece = torch.from_numpy(ids[start : start + self.step_tokens].astype(np.int64))

@@ -87,8 +87,11 @@ class NumericalError(RunnelError, ArithmeticError):
 
     @classmethod
     def while_reading(cls, where: str, stored: str = "") -> NumericalError:
-        """Return the error for a result, with what may be the cause; `stored`: what else entered
-        it, as "the saved stream".
+        """Return the error for a result, with what may be the cause.
+
+        Args:
+            where: the result, such as "the hidden vectors at token 7".
+            stored: what it was computed from besides the input, such as "the saved stream".
         """
         causes = f"{stored} is damaged, or a" if stored else "a"
         return cls(
@@ -126,8 +129,11 @@ def errors_as(
 
 
 def needing(what: str, extra: str) -> AbstractContextManager[None]:
-    """Turn the error of a failed import into a MissingDependency: `what` needs which package, in
-    which extra of runnel.
+    """Turn the error of a failed import into a MissingDependency.
+
+    Args:
+        what: what needs which package, such as "plots need matplotlib".
+        extra: the extra of runnel that installs it.
     """
     return errors_as(MissingDependency, what, ImportError, advice=f"run `{install_command(extra)}`")
 

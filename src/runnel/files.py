@@ -41,6 +41,7 @@ _DECLARED = re.compile(
     rb"<(?:meta[^>]*?\scharset\s*=|\?xml[^>]*?\sencoding\s*=)\s*[\"']?\s*([A-Za-z0-9_:.-]+)",
     re.IGNORECASE,
 )
+# encodings that browsers read as another one
 _WEB_NAMES = {
     "iso-8859-1": "cp1252",
     "latin-1": "cp1252",
@@ -442,7 +443,8 @@ class WriterLock:
                 file.close()
                 holder = content[0].decode().strip() or "another process"
                 raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
-            if not _is_at(file, self._path):  # the holder removed the file after it was opened here
+            # The holder removed the file after it was opened here: open the next one.
+            if not _is_at(file, self._path):
                 file.close()
                 continue
             file.truncate(0)

@@ -1,5 +1,18 @@
 """Work that resumes: an SQLite file with its settings and a row for each finished step, written by
 one process at a time.
+
+What `Journal` does when the work on OUT is entered depends on the files that exist:
+
+    OUT and OUT.json    finished: `facts` is what OUT.json has; an OUT.sqlite that a killed process
+                        left is removed
+    OUT.sqlite          begun: it is opened, and its rows stay
+    OUT.json alone      finished, but OUT was removed: the work starts from scratch, if OUT.json has
+                        the settings of such work; otherwise it is a file from elsewhere
+    a file to make      from elsewhere: InputError
+    none of these       new: an empty OUT.sqlite is made
+
+An OUT.sqlite with content that is no journal is never changed: StoreError, or beside finished work
+it stays.
 """
 
 from __future__ import annotations
@@ -28,7 +41,7 @@ from runnel.files import (
 
 log = logging.getLogger("runnel")
 _MAGIC = b"SQLite format 3\0"  # Source: https://sqlite.org/fileformat.html
-_APPLICATION = b"runl"  # stands at byte 68 of the file
+_APPLICATION = b"runl"  # at byte 68 of the file
 _FILES = ("", "-wal", "-shm", "-journal")  # the endings of the files that SQLite writes
 _TABLES = (
     "CREATE TABLE settings (settings TEXT NOT NULL, digest TEXT NOT NULL)",
@@ -40,12 +53,14 @@ BEGIN;
 PRAGMA application_id = {int.from_bytes(_APPLICATION, "big")};
 {";".join(_TABLES)};
 COMMIT"""
+# Deletes the rows that follow a missing row. rowid counts from 1, and `_open` deletes damaged rows:
+# after such a gap the rowid of a row is not its number.
 _CUT = """
 DELETE FROM rows WHERE rowid > (
     SELECT COUNT(*) FROM (
         SELECT rowid AS place, ROW_NUMBER() OVER (ORDER BY rowid) AS number FROM rows
     ) WHERE place = number
-)"""  # deletes the rows that follow a missing row
+)"""
 
 
 class Row(NamedTuple):
@@ -89,8 +104,8 @@ class Journal:
         self._made = [out, *also, self._about]
         self._lock = WriterLock(sibling(out, ".sqlite.lock"), out)
         self._database: sqlite3.Connection | None = None
-        self._own = False  # OUT.sqlite is of this work, or does not exist
-        self._count: int | None = None  # None: nothing is known of the file
+        self._checked = False  # by `_look`: OUT.sqlite is a journal, or does not exist
+        self._count: int | None = None  # of the rows; None: OUT.sqlite is not open
 
     def __enter__(self) -> Journal:
         expect_replaceable(self.out)
@@ -99,19 +114,20 @@ class Journal:
             failed.callback(self.__exit__)
             if self.out.exists() and self._about.exists():
                 self.facts = self._read_facts()
-                with suppress(StoreError, OSError):  # a file from elsewhere stays
+                with suppress(StoreError, OSError):  # a file from elsewhere stays, unchecked
                     self._look()
                 self._compare()
-                if self._own:
+                if self._checked:
                     self._remove()  # the files that a killed process left
             else:
                 begun = self._look()
-                foreign = next((path for path in self._made if path.exists()), None)
-                # its OUT was removed
-                own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()
-                if foreign is not None and not begun and not own:
+                existing = next((path for path in self._made if path.exists()), None)
+                was_finished = (
+                    self._about.exists() and self._settings.keys() <= self._read_facts().keys()
+                )
+                if existing is not None and not begun and not was_finished:
                     raise InputError(
-                        f"{foreign} exists already and is not from this command; move it away or"
+                        f"{existing} exists already and is not from this command; move it away or"
                         " choose another name"
                     )
                 self._open(new=not begun)
@@ -188,7 +204,7 @@ class Journal:
 
     def changed_error(self, what: str) -> InputError:
         """Return the error for work that belongs to other input; `what` says what has changed."""
-        files = [self._path, *self._made] if self._own else self._made
+        files = [self._path, *self._made] if self._checked else self._made
         shown = ", ".join(str(path) for path in files if path.exists())
         return InputError(f"{what}; remove {shown} to start from scratch")
 
@@ -198,6 +214,7 @@ class Journal:
         if recorded is None:
             with self._connection() as database:
                 row = database.execute("SELECT * FROM settings").fetchone()
+                # without rows `begin` records the new settings in place of the old ones
                 if row is None or not self._count:
                     return
                 if row != _signed(row[0]):
@@ -220,10 +237,10 @@ class Journal:
         return facts if isinstance(facts, dict) else {}
 
     def _look(self) -> bool:
-        """Return whether OUT.sqlite is a journal; nothing is changed.
+        """Return whether OUT.sqlite is a journal. No file is changed; `_checked` is set.
 
-        A file without content may be replaced. Raises StoreError if OUT.sqlite, or a file that
-        SQLite writes beside it, is a link or from elsewhere.
+        An empty file counts as missing. Raises StoreError if OUT.sqlite, or a file that SQLite
+        writes beside it, is a link or from elsewhere.
         """
         begun = False
         for ending in _FILES:  # OUT.sqlite first
@@ -231,7 +248,7 @@ class Journal:
             if os.path.lexists(path):
                 with open_own(path) as file:
                     file.seek(0)
-                    head = file.read(72)
+                    head = file.read(72)  # to the end of _APPLICATION
                 if not ending:
                     begun = head.startswith(_MAGIC) and head.endswith(_APPLICATION)
                 if head and not begun:
@@ -239,10 +256,11 @@ class Journal:
                         f"{path} is of another program, of an earlier version of runnel, or "
                         "damaged; move it away and repeat the command"
                     )
-        self._own = True
+        self._checked = True
         return begun
 
     def _open(self, *, new: bool) -> None:
+        """Open OUT.sqlite, check it, and delete damaged rows."""
         if new:  # whole or not at all, so that what a killed process leaves has its header
             with (
                 replacing(self._path, mode=0o600) as file,
@@ -290,7 +308,8 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged message
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # its kind
+            # the last byte: the primary result code. Source: https://sqlite.org/rescode.html
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code == sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

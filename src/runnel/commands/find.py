@@ -1,4 +1,17 @@
-"""`runnel find`: the sentences of files that answer a query."""
+"""`runnel find`: the sentences of files that answer a query; and what other commands share with it.
+
+    ParsingOptions, FileOptions       options: which files are read, and how (also index, ray,
+                                      verify, ask)
+    find                              the command; `read_documents` and `find` of
+                                      `search/finding.py` do the work, one file after the other
+    expect_query_first, check_retriever, parse_min_score
+                                      checks of what the user gave (also rerank, ask)
+    _print, show                      the results, in each form of output
+    other_places, place_link          parts of a shown sentence (also search)
+
+A unit is what is scored and shown: a sentence, a group of clauses of a sentence, or a paragraph.
+Messages, and names here, call all of these sentences.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel")
 
 _INDENT = "    "
+# how many of a unit: "1,880 sentences"; "clauses" is one group of clauses, and several
 _PLURALS: dict[Unit, str] = {
     "sentence": "sentences",
     "clauses": "clauses",
@@ -123,24 +137,28 @@ class FileOptions(ParsingOptions):
         remember: bool | None,
         unit: Unit | None = None,
     ) -> DocumentCache | None:
-        """Return the cache of what this model has read with these options; None if `remember` is
-        False. With True the cache stores what was read in a moment, too.
+        """Return the cache of what this model has read with these options.
+
+        Args:
+            remember: True: the cache keeps every file; None: each file that took over 2 seconds to
+                read; False: there is no cache, and None is returned.
 
         Raises:
-            InputError: with True, there is no home folder.
+            InputError: `remember` is True, and there is no home folder.
         """
         if remember is False:
             return None
         if remember:
-            cache_folder()
-        reading = (
+            cache_folder()  # for the error
+        # what the content of a cached file depends on, besides the file and the model
+        read_with = (
             __version__,
             self.encoding,
             unit,
             self.language,
             *([self.ocr] if self.ocr else []),
         )
-        return DocumentCache(load, model, reading, display.say, keep=bool(remember))
+        return DocumentCache(load, model, read_with, display.say, keep=bool(remember))
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
@@ -210,11 +228,14 @@ def find(
     if html is not None:
         expect_replaceable(html)  # checked before the files are read, which may take long
     lowest = None if min_score is None else parse_min_score(min_score)
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = {}  # stage -> its time, see `_timed`
     skipped: list[Skipped] = []
+    # returns the model: loaded at the first call, timed, and kept for the next calls
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
     with reading.reader() as reader, display.Meter("reading") as meter:
+        # 1. Read the files: each only when `find_sentences` asks for its document. A document that
+        # the cache has is not parsed.
         documents = read_documents(
             paths,
             reader,
@@ -222,9 +243,11 @@ def find(
             selection=reading.selection(),
             cache=stored,
             report=display.say,
-            through=meter.files,
+            through=meter.files,  # shows which file is read
         )
+        # the same documents, with the time of each `next` counted
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
+        # 2. Find the sentences. Without a document the model is not loaded.
         first = next(documents, None)
         findings = Findings(unit or "sentence")
         if first is not None:
@@ -238,10 +261,11 @@ def find(
                     unit=unit,
                     min_score=lowest,
                     language=reading.language,
-                    cache=stored,
+                    cache=stored,  # keeps what the model has read of a document
                     progress=meter,
                     explain=explain,
                 )
+        # 3. Show them.
         if html is not None:
             from runnel.server.view import report_of  # imports torch
 
@@ -263,8 +287,11 @@ def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
 
 @contextmanager
 def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Add the time of a stage without the stages inside it, or of each call of a function that this
+    """Add the time of a stage to `seconds`: of a block, or of each call of a function that this
     decorates.
+
+    The times of stages inside it, which grow the sum of `seconds` meanwhile, are taken off: scoring
+    reads the next file, but that time counts as reading.
     """
     start = time.perf_counter() - sum(seconds.values())
     yield
@@ -274,6 +301,7 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def _load(
     model: str, dtype: str, remember: bool | None, min_score: str | None
 ) -> SentenceRetriever:
+    """Load the model, and check that it can do what the options ask for."""
     note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
@@ -317,6 +345,7 @@ def parse_min_score(given: str) -> float:
 def _print(
     form: parameters.Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]
 ) -> None:
+    """Print the sentences in a form of output; `asked`: the query and the model, for JSON."""
     if form != "json" and findings.sentences:
         display.note_unanswered(findings.answers)
     if form == "json":
@@ -429,6 +458,7 @@ def place_link(file: str, place: Place) -> str | None:
     """
     if file in ("", STANDARD_INPUT):
         return None
+    # an id is of a row in a file of rows, and has no line
     lines = place.kind in LINES and place.id is None
     return display.file_link(
         file, line=place.line if lines else None, page=None if lines else place.page
@@ -439,10 +469,12 @@ def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
     """Return the text before, in and after the sentence with line breaks undone except at blank
     lines; code has its own lines.
 
-    `printable` comes first: it replaces private characters, which mark the sentence afterwards.
+    The three parts are laid out as one text, because a line break may be between two of them. Two
+    private characters mark the sentence meanwhile; `printable`, before it, has replaced all such
+    characters of the document.
     """
     core = item.text.strip()
-    lead, tail = item.text.partition(core)[::2]
+    lead, tail = item.text.partition(core)[::2]  # white space around the sentence
     parts = (item.before + lead, item.table_row or core, tail + item.after)
     before, marked, after = map(display.printable, parts)
     whole = before + _OPEN + marked + _CLOSE + after

@@ -63,6 +63,7 @@ def index(
         Limits(seconds=parsing.parse_seconds),
         parsing.reader_of_scans(),
         prune=not keep_missing,
+        # kept from update to update, so that unchanged files are not read again
         hashes=FileHashes() if watch else None,
     )
     check_paths(files.paths)
@@ -73,6 +74,7 @@ def index(
         project = project.extend(paths or [], selection)
         project.save()
         files = files.for_project(project)
+        # the index is .runnel/NAME; messages name .runnel
         place = str(project.place)
         shown = str(project.place.parent)
     # 2. The index, which is created if it does not exist.
@@ -86,14 +88,15 @@ def index(
 
 def _update(index: Index, files: IndexedFiles) -> Changes:
     with display.Meter("indexing") as meter:
-        return files.update(index, meter, meter.files)
+        return files.update(index, progress=meter, through=meter.files)
 
 
 def _watch(index: Index, files: IndexedFiles, shown: str) -> int:
     """Update the index, and again after every change of files, until Ctrl-C."""
     from runnel.search.indexed_files import watch
 
-    note = ""  # the message about the last update
+    # the last error, which is reported once; "updated" after an update; "" before the first
+    note = ""
 
     def update() -> bool:
         nonlocal note

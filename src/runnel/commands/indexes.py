@@ -30,6 +30,7 @@ RememberStates = Annotated[
         "--remember", help="New index: keep recurrent models' states to rerank documents."
     ),
 ]
+# what the numbers of changes are of: attributes of `Changes`
 COUNTED = ("added", "updated", "unchanged", "deleted", "empty", "failed")
 
 
@@ -111,6 +112,7 @@ def print_changes(index: Index, changes: Changes, place: str, as_json: bool) -> 
             {"index": place, "documents": documents}
             | counts
             | {
+                # name -> error, beside "failed", their number
                 "left_out": changes.failed,
                 "tokens": changes.tokens,
                 "tokens_read": changes.tokens_read,
@@ -165,10 +167,12 @@ def expect_or_make_project() -> Project:
     here = Path.cwd().resolve()
     project = find_project(here)
     if project is None and here in (Path.home().resolve(), Path(here.anchor)):
-        return expect_project()  # an error: hardly anybody wants an index of all that is below
+        # Always raises, because there is no project: hardly anybody wants an index of all that is
+        # below.
+        return expect_project()
     project = project or Project(here)
     if not holds_index(project.place):
-        project = project.extend([])
+        project = project.extend([])  # no paths: the whole folder
         display.say(
             f"note: there is no index yet; indexing {project.folder} in {project.folder / NAME}"
         )
@@ -180,22 +184,22 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
     """Bring a project's index up to date before a search, with a note of what has changed, or why
     that was not possible.
     """
-    place = project.place.parent
+    shown = project.place.parent
     try:
         with index, display.Meter("indexing") as meter:
             changes = project.update(
                 index,
-                retry=ocr is not None,
+                retry=ocr is not None,  # files that failed before: OCR may read them
                 keep_missing=True,
                 ocr=ocr,
                 progress=meter,
                 through=meter.files,
             )
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
-        display.say(f"note: {describe(error)}; searching the last commit of {place}")
+        display.say(f"note: {describe(error)}; searching the last commit of {shown}")
         return
     if changed := summary(changes, without=("unchanged", "empty")):
-        display.say(f"note: {place}: {changed}")
+        display.say(f"note: {shown}: {changed}")
 
 
 def summary(changes: Changes, without: Sequence[str] = ()) -> str:

@@ -72,6 +72,6 @@ def ray(
                 address=address,
                 progress=meter,
             )
-            if changes:
+            if changes:  # documents were added, updated or deleted
                 index.optimize()
         return indexes.print_changes(index, changes, place, as_json)

@@ -71,7 +71,7 @@ def rerank(
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="Folder to keep what is remembered of documents (default: in RAM)."),
+        typer.Option(help="Folder to keep documents as the model has read them (default: in RAM)."),
     ] = None,
     memory_dtype: Annotated[
         Literal["int8", "bf16", "fp32"],

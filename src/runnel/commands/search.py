@@ -171,8 +171,9 @@ def search(
 def _ranking(
     words_only: bool, meaning_only: bool, weight: float | None, rerank: int | None, no_rerank: bool
 ) -> dict[str, Any]:
-    """Return the options of `Index.search` for the ranking. One list alone is reranked only if
-    --rerank says so.
+    """Return the options of `Index.search` for the ranking. `dense_weight` is the weight of meaning
+    (vectors) against 1 for words: infinity is meaning alone. By words alone or meaning alone, the
+    documents are reranked only if --rerank says so.
     """
     parameters.refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
     if words_only or meaning_only:
@@ -246,6 +247,7 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
     for hit in hits:
         start = hit.sentences[0] if hit.sentences else hit.place
         head = Text(f"{hit.rank:>2}. ")
+        # the id begins with the file
         name = hit.id.replace(hit.source, _file(hit), 1) if hit.source else hit.id
         link = None if start is None else find.place_link(hit.source, start)
         head.append(
@@ -261,7 +263,8 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
         for sentence in hit.sentences:
             place = f"line {sentence.where}" if sentence.where.isdecimal() else sentence.where
             facts = [place]
-            if sentence.headings and not place.startswith("characters"):  # which has them
+            # a place in characters names the headings itself
+            if sentence.headings and not place.startswith("characters"):
                 facts.append(" › ".join(sentence.headings))
             if sentence.answers is not None:
                 facts.insert(0, percent(sentence.answers))

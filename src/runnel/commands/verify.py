@@ -49,7 +49,7 @@ def verify(
         if "-" in files:
             raise InputError("standard input can be the quote or a file, not both")
         quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
-    skipped: list[Skipped] = []
+    skipped: list[Skipped] = []  # filled while `verify` takes the documents
     with reading.reader() as reader, display.Meter("reading") as meter:
         documents = read_documents(
             files,

@@ -1,4 +1,15 @@
-"""Answer a question from excerpts of documents, with citations that are checked (docs/answers.md).
+"""Answer a question from excerpts of documents, with citations that are checked (docs/answers.md):
+what `runnel ask` does after it has found sentences. In the order of the work:
+
+    excerpts_of_findings, excerpts_of_hits
+                     found sentences become excerpts: sentences with the text around them
+    choose           takes as many of the best as fit (`fit`) into a budget of tokens, in document
+                     order (`arrange`): an `AnswerContext`, from which the messages are written
+    answer           sends the messages, and checks the reply: a `CitedAnswer`
+    CheckedText      the check of citations, as the reply arrives
+
+A citation is a number of an excerpt in square brackets in the reply, such as [2] or [2, 5]. It is
+removed if no excerpt has the number.
 
 Source: paper E, section 3 and appendix D (docs/papers.md). Unlike there, excerpts are numbered and
 come from several documents, and the model may say that they have no answer.
@@ -36,7 +47,7 @@ _RULE = (
 )
 
 _draw_mark = partial(secrets.token_hex, 4)
-_QUOTATION = re.compile(r"“([^“”]+)”|\"([^\"\n]+)\"")
+_QUOTATION = re.compile(r"“([^“”]+)”|\"([^\"\n]+)\"")  # its words are in one of the groups
 _QUOTED_WORDS = 4  # shorter quotations are names and terms
 
 # The parts of a text: citations such as [2] or [2, 5], whitespace, and words. A citation has at
@@ -147,7 +158,8 @@ def choose(
     mark = _draw_mark()
 
     def size(chosen: Sequence[AnsweringSentence]) -> int:
-        context = AnswerContext(question, tuple(arrange(chosen)), 0, 0, mark)
+        # the messages do not depend on the two numbers
+        context = AnswerContext(question, tuple(arrange(chosen)), left_out=0, tokens=0, mark=mark)
         return sum(count(message["content"]) for message in context.messages())
 
     chosen = fit(excerpts, size, max_tokens)
@@ -241,12 +253,13 @@ def answer(
     checked = CheckedText(len(context.excerpts))
     checked.feed(reply.raw)
     checked.end()
-    # 3. Look for its quotations in the excerpts.
+    # 3. Look for its quotations in the excerpts. One that is too long to be checked counts as
+    # misquoted.
     text = checked.text.strip()
     source = "\n\n".join(map(_words, context.excerpts))
     misquoted: dict[str, None] = {}
     for match in _QUOTATION.finditer(text):
-        quote = " ".join(filter(None, match.groups())).strip()
+        quote = (match[1] or match[2]).strip()
         if len(quote.split()) >= _QUOTED_WORDS and (
             len(quote) > LONGEST_QUOTE
             or not verify_quote(quote.rstrip(".,;:"), source).word_for_word
@@ -271,23 +284,36 @@ class CheckedText:
     A sentence ends where `split_sentences` ends it and at every line break, but not inside a
     quotation. Time is linear in the length of the text, and the parts in which it arrives make no
     difference.
+
+    `feed` holds text back until it is known what it is (`_begins`: reasoning or `NO_ANSWER`; an
+    unfinished citation), and gives the rest to `_pass_on`, which splits it into words (`_write`),
+    citations (`_cite`) and whitespace. Whitespace is written with what follows it, because
+    "(no source)", or a citation, may have to be written before it. With two excerpts:
+
+        Cats purr. Dogs bark [9] [2].   ->   Cats purr. (no source) Dogs bark [2].
+
+    "Cats purr." has no citation when "Dogs" begins the next sentence, so it is marked before the
+    space between them. Excerpt 9 does not exist: [9] is removed with the space before it. That
+    space moves to `_cut`, and would be written if the text were "bark [9][2]".
     """
 
     def __init__(self, count: int, show: Callable[[str], None] | None = None) -> None:
-        self._count = count
+        self._count = count  # of the excerpts
         self._show = show
         self.cited: list[int] = []
         self.removed: list[int] = []
         self.unsourced: list[str] = []
-        self._parts: list[str] = []
-        self._held = ""  # arrived, but more text may change it
-        self._space = ""  # whitespace at the end: a mark may come before it
+        self._parts: list[str] = []  # the checked text
+        # 1. what has arrived and is not yet in the text
+        self._begun = False  # whether the text has begun, after reasoning
+        self._held = ""  # more text may change it
+        self._space = ""  # whitespace at the end of the text
         self._cut = ""  # whitespace before removed citations, restored if the next citation is kept
-        self._sentence: list[str] = []  # without citations
-        self._recent = ""  # the end of the sentence
-        # whether the text has begun, after reasoning; whether the sentence has a citation; whether
-        # it is inside a block of code
-        self._begun = self._supported = self._code = False
+        # 2. the sentence at the end of the text
+        self._sentence: list[str] = []  # its words, without citations
+        self._recent = ""  # its last characters
+        self._supported = False  # whether it has a citation
+        self._code = False  # whether it is inside a block of code
 
     @property
     def text(self) -> str:
@@ -312,13 +338,16 @@ class CheckedText:
         and not with `NO_ANSWER`.
         """
         self._held = self._held.lstrip()
+        # Inside reasoning: drop all but the opening tag, and an end that may begin the closing tag.
         if self._held.startswith(_REASONING) and _REASONED not in self._held:
             self._held = _REASONING + self._held[len(_REASONING) :][-len(_REASONED) :]
             return False
         self._held = without_reasoning(self._held)
+        # It is, or may become, NO ANSWER: what follows these words is dropped.
         if NO_ANSWER.startswith(self._held[: len(NO_ANSWER)]):
             self._held = self._held[: len(NO_ANSWER)]
             return False
+        # "<thi" may become the opening tag; anything else is text.
         self._begun = not _REASONING.startswith(self._held[: len(_REASONING)])
         return self._begun
 
@@ -349,12 +378,13 @@ class CheckedText:
             self._end_sentence()
         self._parts += [self._space, word]
         self._sentence += [self._space, word] if self._sentence else [word]
+        # whitespace of any length counts as one space
         self._recent = (self._recent + (self._space and " ") + word)[-_RECENT:]
         self._space = self._cut = ""
 
     def _cite(self, numbers: list[int]) -> None:
-        """Add the numbers of excerpts that exist as citations, and remove the others with the
-        spaces before them.
+        """Add the numbers of excerpts that exist as citations, and leave out the others, with the
+        spaces before them if none of the numbers exists.
         """
         if self._supported and self._ends_before("["):
             self._end_sentence()
@@ -364,30 +394,36 @@ class CheckedText:
                 seen.append(number)
         citations = [f"[{number}]" for number in numbers if 1 <= number <= self._count]
         if citations:
+            # `_cut` is not empty only if the last part was a removed citation
             self._parts += [self._space, self._cut, *citations]
             self._space = self._cut = ""
             self._supported = True
         else:
-            before = self._space.rstrip(" \t")
-            self._cut = self._space[len(before) :] or self._cut
-            self._space = before
+            # move the spaces to `_cut`; line breaks stay
+            line_breaks = self._space.rstrip(" \t")
+            self._cut = self._space[len(line_breaks) :] or self._cut
+            self._space = line_breaks
 
     def _ends_before(self, character: str) -> bool:
         """Return whether the sentence so far has ended before this character."""
         if not self._sentence or not (self._space or self._recent.endswith(("。", "！", "？"))):
             return False
-        start = "".join(self._sentence[:8])
+        start = "".join(self._sentence[:8])  # enough to know code and headings by
         if self._code or start.startswith("```") or _HEADING.match(start):
             return False
         if self._recent.count("“") > self._recent.count("”") or self._recent.count('"') % 2:
             return False
-        # a mark, as if a word began there
+        # It has ended if the text and this character are split so that the last sentence is the
+        # character alone. A mark counts as if a word began there.
         next_character = character if character.isalnum() else "A"
         window = self._recent.replace("*", "") + (self._space and " ") + next_character
         return int(split_sentences(window)[-1, 0]) == len(window) - 1
 
     def _end_sentence(self, *, line: bool = False) -> None:
-        """Mark the sentence if it has no source, and begin the next."""
+        """Mark the sentence if it has no source, and begin the next. `line`: its line ends, too.
+
+        Headings, code with the lines ``` around it, and lines that end with a colon need no source.
+        """
         text = "".join(self._sentence)
         fence = text.startswith("```") and "`" not in text.lstrip("`")
         if fence:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local:"  # the prefix of a model's name that is given instead of the URL of an endpoint
 
-# Bounds of an answer, far above what honest endpoints need: one token a second of a slow processor,
-# 400 bytes a token in a stream, 25 bytes a number of a vector.
+# Bounds of an answer, above what honest endpoints need: one token a second of a slow processor, 400
+# bytes a token in a stream, 25 bytes a number of a vector.
 _SECONDS_PER_TOKEN = 2.0
 _BYTES_PER_TOKEN = 4096
 _CHARACTERS_PER_TOKEN = 64
@@ -38,7 +38,8 @@ _SPARE_CHARACTERS = 10_000
 _SHOWN_CHARACTERS = 300  # the most characters of an endpoint's message that an error shows
 
 # The most bytes and seconds that the answer to the request that this thread sends may have: set by
-# `_limited` for replies and vectors; the default is for the list of models.
+# `_limited` for replies and vectors, read by `_guard` when the answer begins; the default is for
+# the list of models.
 _LIMITS: ContextVar[tuple[int, float]] = ContextVar("_LIMITS", default=(_SPARE_BYTES, 600.0))
 
 
@@ -105,11 +106,11 @@ class Endpoint:
             )
         with needing("language models need the package openai", "answers"):
             import openai
-        written = user_of(address)
-        user, _, password = written.partition(":")
-        login = (unquote(user), unquote(password)) if written else None
+        user_info = user_of(address)  # "user:password" of the URL
+        user, _, password = user_info.partition(":")
+        login = (unquote(user), unquote(password)) if user_info else None
         # httpx logs addresses
-        base, _, query = address.replace(f"//{written}@", "//", 1).partition("?")
+        base, _, query = address.replace(f"//{user_info}@", "//", 1).partition("?")
         http = openai.DefaultHttpxClient(
             timeout=timeout_s, auth=login, event_hooks={"response": [_guard]}
         )
@@ -323,6 +324,7 @@ class LocalModel:
             written = self.language_model.generate(dialogue(messages), max_tokens=max_tokens)
         if on_text is not None:
             on_text(written.text)
+        # the state has read the prompt and the reply
         read = int(written.state.tokens[0]) - len(written.ids)
         return Reply(written.text, written.finish, read, len(written.ids))
 

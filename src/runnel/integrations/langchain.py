@@ -3,7 +3,7 @@ or find sentences (docs/integrations.md).
 
 Names of arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangChain's. A `model` is
 a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None:
-nothing is cut).
+nothing is cut). d is the width of the model's vectors.
 """
 
 import asyncio
@@ -133,8 +133,8 @@ class RunnelVectorStore(VectorStore):
         *,
         ids: list[str] | None = None,
     ) -> list[str]:
-        """Add texts, as `add_documents`. The library's own leaves out texts for which there are no
-        ids, and all texts of an iterator.
+        """Add texts, as `add_documents`. LangChain's own `add_texts` leaves out texts for which
+        there are no ids, and all texts of an iterator.
         """
         given = list(texts)
         if ids is not None and len(ids) != len(given):
@@ -276,6 +276,7 @@ class RunnelRetriever(BaseRetriever):
         )
         return [
             Document(
+                # the whole document has its id; a sentence has none
                 id=hit.id if place is hit.place else None,
                 page_content=place.text,
                 metadata=metadata | {"score": hit.score},

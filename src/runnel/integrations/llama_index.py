@@ -72,7 +72,7 @@ with needing("this needs llama-index-core", "llama-index"):
         node_to_metadata_dict,
     )
 
-_PREFETCHED = 4  # nodes to choose one from
+_PREFETCHED = 4  # nodes to find for each node that maximal marginal relevance is to choose
 _BATCH = 256  # texts that the library gives to one call; its own default is 10
 
 
@@ -172,6 +172,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
     def _postprocess_parsed_nodes(
         self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
     ) -> list[BaseNode]:
+        # the library sets the places of nodes again, by a search for their texts: keep ours
         places = [
             (node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)
         ]
@@ -291,7 +292,8 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
         else:
             top_k = query.hybrid_top_k or query.similarity_top_k
             options = dict(_MODES[mode])
-            if mode == "hybrid" and query.alpha is not None:  # the share of vectors
+            # alpha is the share of vectors, from 0 to 1; 1 must not divide by 0
+            if mode == "hybrid" and query.alpha is not None:
                 options["dense_weight"] = query.alpha / (1.0000001 - query.alpha)
             found = self._texts.search(query.query_str or "", top_k, matches, **options)
         return VectorStoreQueryResult(
@@ -323,6 +325,8 @@ _MODES: dict[str, dict[str, float]] = {
     "text_search": {"dense_weight": 0, "rerank": 0},
     "sparse": {"dense_weight": 0, "rerank": 0},
 }
+# The fields in which LlamaIndex itself keeps a node, and the name of their dict, which the index
+# stores in the metadata, below `LIBRARY`.
 _NAME = "llama_index"
 _FIELDS = ("_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id")
 

@@ -73,7 +73,8 @@ def embed_file(
     says.
 
     The settings are compared with earlier work before `load` loads the model. `ranges` is a file of
-    ranges of 8-bit vectors; with `computes_ranges` they are computed, and written too. Raises
+    ranges of 8-bit vectors, the smallest and the largest value of each dimension, (2, d); with
+    `computes_ranges` they are computed, and written too. Raises
     InputError if the file has changed since it was opened, or since the work began.
     """
     with vector_journal(out, settings, ranges=computes_ranges) as journal:

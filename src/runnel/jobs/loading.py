@@ -11,6 +11,8 @@ DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}
 
 
 class _CompilingNote(Protocol):
+    """What `Note` in `note_compiling` is: a class there, because numba is imported late."""
+
     written: bool
 
 

@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 class WorkProgress:
     """The progress of one piece of work: a context, called with what is done and, if it is known,
-    the total; it is the `progress` of a call. This one shows nothing.
+    the total, so it can be passed as `progress` to a model's methods. This one shows nothing.
     """
 
     def __init__(self, label: str, unit: str) -> None:

@@ -1,5 +1,7 @@
 """The candidates of many queries, ranked query by query into a TREC run: `read_candidates` reads
 them, `rank_all` ranks them, and `rank_into` does so for `runnel rerank`.
+
+OUT is the run, OUT.json its settings and facts; the work resumes (`Journal`).
 """
 
 from __future__ import annotations
@@ -101,9 +103,11 @@ def rank_all(
     says.
 
     Args:
-        memory: the folder of what is remembered of documents; None: in RAM.
-        remember: whether all candidates are remembered before the first ranking. False: those of
-            one query are read at a time. None: if the model can, and nothing is cut.
+        memory: the folder of documents as the model has read them, their states or vectors; None:
+            in RAM.
+        remember: whether all candidates are read, and remembered so, before the first ranking.
+            False: the candidates of one query are read at a time. None: if the model can, and
+            nothing is cut.
         pieces: cuts a document that is read into pieces, which are ranked as NAME#NUMBER.
     """
     from runnel.request import TokenCount
@@ -117,7 +121,7 @@ def rank_all(
     truncated = 0
     with open_progress("reading") as progress:
         count = TokenCount(progress)
-        # 2. what is remembered of the candidates; `remember` says why it cannot
+        # 2. what is remembered of the candidates; if the model cannot, `Reranker.remember` raises
         if remember is None:
             remember = max_tokens is None and (reranker.remembers or memory is not None)
         if remember:

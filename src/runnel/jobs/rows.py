@@ -63,7 +63,7 @@ class Shard:
         return path.with_name(f"{path.stem}-{self.number:05d}-of-{self.count:05d}{path.suffix}")
 
     def of(self, size: int) -> tuple[int, int]:
-        """Return this shard's part [start, end) of `size` bytes."""
+        """Return this shard's part [start, end) of `size` things, such as bytes."""
         return (self.number - 1) * size // self.count, self.number * size // self.count
 
 
@@ -253,6 +253,7 @@ def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
         else:
             row = parse_document(parse_object(line, place), place)
         _check_id(row.id, place)
+        # in JSON only an escape can be half a character; looking for "\\u" first is quick
         if "\\u" in line and _HALF.search(row.id):
             left_out.append(place)
             continue

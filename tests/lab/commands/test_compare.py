@@ -116,3 +116,19 @@ def test_bad_results(run, tmp_path, arguments, message):
     (tmp_path / "torn" / "evidence.json").write_text('{"task": "evid')
     done = run("lab", "compare", *arguments, "--to", "out")
     assert done.code == 1 and message in done.err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a", "b"), ("b", "a", "a"), ("a", "b")])
+def test_results_with_equally_many_queries_that_differ(run, tmp_path, names):
+    """Also where the last repeat of a name has the queries of the other results."""
+    arguments = []
+    for number, name in enumerate(names):
+        place = tmp_path / str(number)
+        result(place, 0.5)
+        if number == names.index("a"):
+            others = [{"query": f"other {i}", "Recall@5": 0.5} for i in range(4)]
+            write_rows(place / "evidence.queries.jsonl", others)
+        arguments.append(f"{name}={place}")
+    done = run("lab", "compare", *arguments)
+    message = f"of different queries ({', '.join(f'4 of {name}' for name in names)})"
+    assert done.code == 1 and message in done.err

@@ -1,5 +1,15 @@
 """Compare several results: a table, a plot, and for two results a test of whether they differ by
 more than chance.
+
+A result is what one system (a model with its settings) reached in one task. A system has a name,
+and may have several results of a task: its repeats, such as training seeds. A measure is a row of
+the table: a metric over all queries of a task ("Recall@5"), or over one group of them ("Recall@5,
+up to 500 words").
+
+    compare_results -> _read_results, of a folder: task -> result; the groups by `_groups`
+                    -> _rows_of_task, the table: a row for each task and measure
+                    -> _paired_test, for two results without repeats, of each row
+                    -> _plot
 """
 
 import json
@@ -15,29 +25,30 @@ from runnel.lab.evaluation.metrics import compare
 from runnel.text.lines import read_json
 
 VERSION = 3  # of comparison.json
-# of a task: "queries", the set of their ids; "metrics", metric -> query -> value; "groups", name ->
-# (value, number of queries or spans)
+# A result of one task: "queries", the set of their ids; "metrics", metric -> query id -> number;
+# "groups", measure -> (mean, how many queries or evidence spans it is of)
 Result = dict[str, Any]
 
 
 def compare_results(
     folders: Mapping[str, Sequence[str | Path]], to: str | Path | None = None
 ) -> list[dict[str, Any]]:
-    """Compare results of `evaluate`, `questions` and `qa`; return a row for each task and value.
+    """Compare results of `evaluate`, `questions` and `qa`; return a row for each task and measure.
 
-    A row has for each name the mean, sample standard deviation (0 for a single result), minimum and
-    maximum of its repeats. For two names without repeats it also has "comparison": the paired test
-    of their queries, which must be the same.
+    A row has "task", the measure as "value", the "number" of queries or evidence spans that it is
+    of, and "systems": name -> the number, mean, sample standard deviation (0 for a single result),
+    minimum and maximum of its repeats. For two names without repeats it also has "comparison": the
+    paired test of their queries (see `Comparison`), None for a row without a test.
 
     Args:
-        folders: name -> folders of results; several are repeats, such as training seeds.
+        folders: name of a system -> folders of its results; several are repeats.
         to: folder for comparison.json and comparison.png; None: they are not written.
 
     Raises:
         InputError: a folder holds no results, or results of one task have different queries.
         ReadError: a result cannot be read.
     """
-    # 1. Read the results, and make a row for each task and value.
+    # 1. Read the results, and make a row for each task and measure.
     named = {
         name: [_read_results(Path(folder)) for folder in repeats]
         for name, repeats in folders.items()
@@ -100,59 +111,67 @@ def _read_results(folder: Path) -> dict[str, Result]:
     return results
 
 
-def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, int]]:
-    """Return the values by length of the document and by position of the evidence: of the deepest
-    recall, or without a recall of the first metric.
+def _groups(result: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, tuple[float, int]]:
+    """Return the measures by length of the document and by position of the evidence, from a
+    TASK.json, each with how many queries or evidence spans it is of: of the deepest recall, or
+    without a recall of the first metric.
     """
     recalls = [name for name in metrics if name.startswith("Recall@")]
-    metric = next(iter(metrics), "")
-    if recalls:
-        metric = max(recalls, key=lambda name: int(name.partition("@")[2]))
-    places = [
+    first = next(iter(metrics), "")
+    metric = max(recalls, key=lambda name: int(name.partition("@")[2]), default=first)
+    # "from" and "to": parts of the document, from 0 to 1
+    by_position = [
         row | {"name": f"evidence at {row['from']:.0%} to {row['to']:.0%}"}
         for row in result.get("recall_by_position", [])
     ]
-    values = {}
-    for group in (*result.get("by_length", []), *places):
-        value = group.get("metrics", group).get(metric)
-        if value is not None:
+    measures = {}
+    for group in (*result.get("by_length", []), *by_position):
+        # `evaluate` writes the means of a group below "metrics", `qa` beside its name
+        mean = group.get("metrics", group).get(metric)
+        if mean is not None:
+            # a group has one of these: of `evaluate` by length, of `qa`, by position
             counts = [group[name] for name in ("queries", "questions", "spans") if name in group]
-            values[f"{metric}, {group['name']}"] = (value, int(counts[0]))
-    return values
+            measures[f"{metric}, {group['name']}"] = (mean, int(counts[0]))
+    return measures
 
 
 def _rows_of_task(
     task: str, named: Mapping[str, Sequence[Mapping[str, Result]]]
 ) -> list[dict[str, Any]]:
-    """Return a row for each value of a task; `named`: name -> its repeats: task -> result."""
+    """Return a row for each measure of a task. `named`: name of a system -> its repeats, each task
+    -> result.
+
+    Raises:
+        InputError: two of the results have different queries.
+    """
     repeats_of = {
         name: [repeat[task] for repeat in repeats if task in repeat]
         for name, repeats in named.items()
     }
-    counts = {
-        f"{len(result['queries']):,} of {name}": result["queries"]
-        for name, repeats in repeats_of.items()
-        for result in repeats
-    }
-    if any(queries != next(iter(counts.values())) for queries in counts.values()):
+    queries_of = [
+        (name, result["queries"]) for name, repeats in repeats_of.items() for result in repeats
+    ]
+    if any(queries != queries_of[0][1] for _, queries in queries_of):
+        counts = ", ".join(f"{len(queries):,} of {name}" for name, queries in queries_of)
         raise InputError(
-            f"{task}: the results are of different queries ({', '.join(counts)}); evaluate all on"
-            " the same ones"
+            f"{task}: the results are of different queries ({counts}); evaluate all on the same"
+            " ones"
         )
-    values: dict[str, dict[str, list[tuple[float, int]]]] = {}
+    # measure -> name of a system -> for each repeat the mean, and how many it is the mean of
+    table: dict[str, dict[str, list[tuple[float, int]]]] = {}
     for name, repeats in repeats_of.items():
         for result in repeats:
-            of_all = {
-                metric: (statistics.fmean(of.values()), len(of))
-                for metric, of in result["metrics"].items()
+            over_all = {
+                metric: (statistics.fmean(of_query.values()), len(of_query))
+                for metric, of_query in result["metrics"].items()
             }
-            for value, pair in (of_all | result["groups"]).items():
-                values.setdefault(value, {}).setdefault(name, []).append(pair)
+            for measure, mean_and_count in (over_all | result["groups"]).items():
+                table.setdefault(measure, {}).setdefault(name, []).append(mean_and_count)
     rows = []
-    for value, systems in values.items():
+    for measure, systems in table.items():
         summary: dict[str, dict[str, float]] = {}
-        for name, pairs in systems.items():
-            means = [mean for mean, _ in pairs]
+        for name, of_repeats in systems.items():
+            means = [mean for mean, _ in of_repeats]
             summary[name] = {
                 "repeats": len(means),
                 "mean": statistics.fmean(means),
@@ -160,16 +179,17 @@ def _rows_of_task(
                 "min": min(means),
                 "max": max(means),
             }
+        # of the first system's first repeat: all results have the same queries
         _, number = next(iter(systems.values()))[0]
-        rows.append({"task": task, "value": value, "number": number, "systems": summary})
+        rows.append({"task": task, "value": measure, "number": number, "systems": summary})
     return rows
 
 
 def _paired_test(
     row: Mapping[str, Any], first: Result | None, second: Result | None
 ) -> dict[str, float] | None:
-    """Return the paired test of a metric; None for groups, and for a metric that one of the two
-    results lacks.
+    """Return the paired test of a row of the table, over the queries that have its metric in both
+    results; None for a group, and for a metric that one of the two results lacks.
     """
     if first is None or second is None:
         return None
@@ -183,8 +203,8 @@ def _paired_test(
 
 
 def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -> None:
-    """Plot the table: a point for each row and name, with a bar from the lowest to the highest of
-    its repeats.
+    """Plot the table: for each row a point for each system, with a bar from the lowest to the
+    highest of its repeats.
     """
     with needing("plots need matplotlib", "lab"):
         from matplotlib.figure import Figure
@@ -192,11 +212,12 @@ def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -
     axis = figure.subplots()
     for number, name in enumerate(names):
         shown = [
-            (place, row["systems"][name])
-            for place, row in enumerate(rows)
+            (column, row["systems"][name])
+            for column, row in enumerate(rows)
             if name in row["systems"]
         ]
-        places = [place + 0.6 * (number + 0.5) / len(names) - 0.3 for place, _ in shown]
+        # the points of a row are side by side, in the middle 0.6 of its column
+        places = [column + 0.6 * (number + 0.5) / len(names) - 0.3 for column, _ in shown]
         means = [system["mean"] for _, system in shown]
         below = [system["mean"] - system["min"] for _, system in shown]
         above = [system["max"] - system["mean"] for _, system in shown]

@@ -12,7 +12,9 @@ from runnel.commands import display, parameters
 def compare(
     results: Annotated[
         list[str],
-        typer.Argument(metavar="[NAME=]FOLDER...", help="Folders of --out; repeats have one name."),
+        typer.Argument(
+            metavar="[NAME=]FOLDER...", help="Folders of --out; give repeats the same NAME."
+        ),
     ],
     to: Annotated[
         str | None,

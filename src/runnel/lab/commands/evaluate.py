@@ -1,7 +1,7 @@
 """`runnel lab evaluate`: how good a model or a run is on judged tasks.
 
 `lab/evaluation/run.py` measures; the functions here print the result, by its form: tasks of
-retrieval and of evidence, or tasks of MTEB.
+retrieval and of evidence (which sentences of a document answer), or tasks of MTEB.
 """
 
 from collections.abc import Mapping, Sequence
@@ -148,12 +148,13 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
             [r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)]
             for r in shown
         ]
+        # of each group, published sets that count as one, and of all sets
         for group in means(shown):
             name = group["name"] if group["name"] == "mean" else f"{group['name']}, mean"
             rows.append([name, "", *(f"{group['metrics'][m]:.4f}" for m in metrics)])
         display.print_table(["task", "queries", *metrics], rows)
     for result in results:
-        if result["kind"] == "sentences":
+        if result["kind"] == "sentences":  # an evidence task
             _show_evidence(result)
 
 

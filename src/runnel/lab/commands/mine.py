@@ -9,7 +9,7 @@ import typer
 from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 
-VectorsPath = Annotated[
+VectorsPath = Annotated[  # also of `runnel lab evaluate`
     str | None,
     typer.Option(
         metavar="VECTORS.npy", help="Of the documents, by `runnel embed`, or all shards of it."
@@ -39,7 +39,7 @@ def mine(
         typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries."),
     ] = None,
     vectors: VectorsPath = None,
-    to: Annotated[Path, typer.Option(metavar="TEXT", help="OUT.jsonl, which training reads.")],
+    to: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="File that training reads.")],
     number: Annotated[
         int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")
     ] = 7,
@@ -49,7 +49,9 @@ def mine(
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     relative_margin: Annotated[
         float | None,
-        typer.Option(help="With an embedder: reject scores above the positive's minus this share."),
+        typer.Option(
+            help="With an embedder: reject scores above the positive's minus this share of it."
+        ),
     ] = None,
     exclude: parameters.TestSets = None,
     bm25: parameters.Bm25Options = parameters.Bm25Options(),

@@ -1,4 +1,13 @@
-"""`runnel lab qa`: questions about long documents, answered from what was retrieved, and judged."""
+"""`runnel lab qa`: questions about long documents, answered by a language model (`--llm`) from what
+MODEL retrieves, and judged by a language model (docs/qa.md). `examine` does it; here are its
+options and its table.
+
+MODEL is what retrieves the text to read for a question from its document: a model or bm25 retrieves
+sentences or chunks. Two words retrieve nothing, and are compared with retrieval:
+
+    whole     the language model reads the whole document, in windows if it is longer than one
+    copied    the language model first copies the sentences that matter, and answers from these
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +26,7 @@ class ExcerptOptions:
 
     how: Annotated[
         Literal["sentences", "embed"] | None,
-        typer.Option("--as", help="What it does (default: sentences)."),
+        typer.Option("--as", help="What MODEL does (default: sentences)."),
     ] = None
     top_k: Annotated[
         int | None,
@@ -30,7 +39,8 @@ class ExcerptOptions:
         int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")
     ] = None
     window_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")
+        int | None,
+        typer.Option(min=1, help="Tokens of a window (default: whole, copied 120000; else none)."),
     ] = None
     stride: Annotated[
         int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")
@@ -41,7 +51,8 @@ def qa(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); whole: nothing."
+            metavar="MODEL",
+            help="What retrieves: a model, bm25; copied: --llm copies sentences; whole: nothing.",
         ),
     ],
     paths: Annotated[
@@ -96,6 +107,7 @@ def qa(
     """
     from runnel.lab.evaluation.qa.examination import examine
 
+    # a judge without one of its options is as for the answers; without both it is the same endpoint
     judged_by = ask.LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
     report = examine(
         model,
@@ -121,6 +133,9 @@ def qa(
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
+    """Print a row of scores for each set of questions and for each group by category and length,
+    the judge's agreement with people's labels, and the cost of each language model.
+    """
     display.print_text(
         f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by"
         f" {report['judge']}"
@@ -136,6 +151,7 @@ def _print_report(report: Mapping[str, Any]) -> None:
         rows,
     )
     if (agreement := report["agreement"]) is not None:
+        # the F1 of the verdicts YES and of the verdicts NO; the macro F1 is their mean
         each = ", ".join(
             f"{name} {value:.3f}" for name, value in agreement["f1"].items() if value is not None
         )
@@ -153,6 +169,10 @@ def _print_report(report: Mapping[str, Any]) -> None:
 
 
 def _score_row(name: str, scores: Mapping[str, Any]) -> list[str]:
+    """Return a row of the table. Its heads are "right" for accuracy, the share of right answers,
+    "no verdict" for answers whose verdict is unreadable, "no reply" for unanswered questions.
+    """
+
     def count(key: str) -> str:
         return f"{scores[key]:,}" if key in scores else ""
 

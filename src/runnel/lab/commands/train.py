@@ -39,7 +39,7 @@ def train(
         typer.Option(help="Settings for a model of that size, where the recipe has some."),
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change it.")
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a setting.")
     ] = None,
     as_json: parameters.Json = False,
 ) -> int:
@@ -54,6 +54,7 @@ def train(
     changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
     settings = recipes.read(recipe, size=size, changes=tuple(changes))
     path = recipes.find(recipe)
+    # relative paths of a recipe of your own start at its folder
     home = None if path.parent == recipes.SHIPPED else path.parent
     # 2. Run it.
     prepare_libraries()

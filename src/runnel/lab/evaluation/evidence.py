@@ -1,13 +1,24 @@
-"""Evidence tasks: rank the sentences of each document, and measure at which ranks the evidence is
-and whether the scores are calibrated.
+"""Evidence tasks, for `runnel lab evaluate`: the data have questions, the document of each, and the
+evidence in it. Rank the sentences of the document, and measure at which ranks the evidence is and
+whether the scores are calibrated.
 
-A sentence is an answer if it shares a character other than white space with the evidence.
+    evidence span  [start, end) characters of the document that answer the question; a question may
+                   have several, or none
+    sentence       what is scored and ranked: a sentence of the document, or in its place one of the
+                   data's units (`Units`) or a chunk of some words; as a span, [start, end) too
+    answer         a sentence that shares a character other than white space with the evidence
+    rank           1 for the sentence with the highest score of its document
 
-    measure   -> _judged, the ranks of each question, by a scorer (`scorer_of`) and `judge`
-              -> values_of, the metrics of each question
-              -> summarize, over all questions
+The parts of this file, in its order:
 
-    n  texts that are scored together
+    judge          the ranks of one question: a `Judged`
+    by_retriever, by_parts with `embedder_scorer` or BM25
+                   the scorers of sentences: `scorer_of` chooses one
+    values_of      question -> metric -> value, from the ranks
+    summarize      means over all questions, by length and position, and the calibration
+    measure        all of it: ranks (`_judged`, which resumes), values, summary
+
+    S  sentences of a document    n  texts that are scored together
 """
 
 import math
@@ -17,7 +28,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -60,71 +71,78 @@ _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document: the bounds of gro
 _TENTHS = 10
 _LOWEST = -8  # lower scores are counted together with this one
 _HIGHEST = 8  # and higher ones with this one
-_FORMAT = 4  # of the ranks
+_FORMAT = 4  # of TASK.ranks.jsonl
 
 Units = tuple[tuple[int, int], ...]
 """Spans that tile a document and are scored instead of its sentences; (): the data has none."""
 
 
-Scorer = Callable[..., tuple[np.ndarray, np.ndarray]]
-"""Returns for a query, a document (str or `DocumentText`) and perhaps its `Units` the spans (S, 2)
-of its sentences or units, and their scores (S,).
-"""
+class Scorer(Protocol):
+    """Scores the sentences of a document."""
+
+    def __call__(
+        self, query: str, document: str | DocumentText, units: Units = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the character spans (S, 2) of the sentences, and their scores (S,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The sentences of one document for one query. Ranks are from 1, positions in the document from
-    0 to 1.
+    """The ranks of one question's evidence: a row of TASK.ranks.jsonl, with these names as keys.
+
+    `spans` and `positions` have an entry for each evidence span that meets a sentence. Both are
+    empty if the question has no evidence.
     """
 
-    query: str
-    sentences: int
-    words: int
-    answers: list[int]  # ranks of the sentences that are answers
-    spans: list[int]  # the best rank of each evidence span
-    positions: list[float]  # the position where each evidence span begins
+    query: str  # the question's id
+    sentences: int  # how many are ranked
+    words: int  # of the document
+    answers: list[int]  # ranks of the sentences that are answers, ascending
+    spans: list[int]  # of each evidence span the rank: of the best sentence that meets it
+    positions: list[float]  # where each evidence span begins, from 0 to 1 of the document
     # score rounded down -> [sentences with such a score, answers among them]; empty if the scores
-    # are no logits
+    # are no logits. The keys are text, as keys in JSON are.
     scores: dict[str, list[int]]
 
 
 def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
     """Rank the sentences of a document by their scores, ties in document order, and find the ranks
-    of the evidence.
+    of the evidence. `spans` (S, 2) and `scores` (S,) are of the sentences, from a `Scorer`.
     """
     order = top(scores)
-    ranks = np.empty(len(order), np.int64)
+    ranks = np.empty(len(order), np.int64)  # of each sentence, in document order
     ranks[order] = np.arange(1, len(order) + 1)
-    meets = [_sentences_of(example.document, spans, span) for span in example.spans]
-    answers = np.unique(np.concatenate(meets)) if meets else np.zeros(0, np.int64)
+    # for each evidence span the sentences that meet it
+    meeting = [_sentences_of(example.document, spans, span) for span in example.spans]
+    answers = np.unique(np.concatenate(meeting)) if meeting else np.zeros(0, np.int64)
     return Judged(
-        example.id,
-        len(spans),
-        len(example.document.split()),
-        sorted(ranks[answers].tolist()),
-        [int(ranks[sentences].min()) for sentences in meets if len(sentences)],
-        [
+        query=example.id,
+        sentences=len(spans),
+        words=len(example.document.split()),
+        answers=sorted(ranks[answers].tolist()),
+        spans=[int(ranks[sentences].min()) for sentences in meeting if len(sentences)],
+        positions=[
             start / len(example.document)
-            for (start, _), sentences in zip(example.spans, meets, strict=True)
+            for (start, _), sentences in zip(example.spans, meeting, strict=True)
             if len(sentences)
         ],
-        _counts(scores, answers) if logits else {},
+        scores=_counts(scores, answers) if logits else {},
     )
 
 
 def _sentences_of(document: str, spans: np.ndarray, evidence: tuple[int, int]) -> np.ndarray:
-    """Return the sentences that share a visible character with an evidence span."""
+    """Return the numbers of the sentences that share a visible character with an evidence span."""
     start, end = trim(document, *evidence)
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], end, side="left"))
     shared = [document[max(start, a) : min(end, b)] for a, b in spans[first:last].tolist()]
     return np.array(
-        [place for place, text in enumerate(shared, start=first) if text.strip()], dtype=np.int64
+        [number for number, text in enumerate(shared, start=first) if text.strip()], dtype=np.int64
     )
 
 
 def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
+    """Return `Judged.scores`; `answers`: the numbers of the sentences that are answers."""
     bins = np.clip(np.floor(scores), _LOWEST, _HIGHEST).astype(int)
     sentences = Counter(bins.tolist())
     found = Counter(bins[answers].tolist())
@@ -138,20 +156,21 @@ def by_retriever(
     documents, a document is not read again for the next question.
 
     With `context`, documents are cut into pieces of whole sentences of that many tokens, each read
-    by itself, and units are not scored. `window`: the tokens of a window, and those from the start
-    of one window to the next, as in `SentenceRetriever.score`.
+    by itself, and units are not scored. `window`: the tokens of a window, and the tokens from the
+    start of one window to the next, as in `SentenceRetriever.score`.
 
     Source: paper E, section 7.2 (docs/papers.md), whose pieces of 1,024 tokens may cut a sentence.
     """
 
     @lru_cache(maxsize=1)
     def read(document: str | DocumentText) -> tuple[list[tuple[int, int]], Sequence[Any]]:
+        """Return the characters of the pieces, and what `scan` takes of each."""
         text = text_of(document)
         pieces = [(0, len(text))]
         texts = [document]
         if context is not None:
             starts = retriever.model.tokenizer.encode(text).starts
-            pieces = cut_sentences(text, starts, context, context)
+            pieces = cut_sentences(text, starts, size=context, stride=context)
             texts = [text[start:end] for start, end in pieces]
         return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 
@@ -159,11 +178,13 @@ def by_retriever(
         query: str, document: str | DocumentText, units: Units = ()
     ) -> tuple[np.ndarray, np.ndarray]:
         spans = units if units and context is None else None
+        # units or windows: the whole document is read for each question
         if spans is not None or window is not None:
             size, stride = window or (None, None)
             scored = retriever.score(query, document, spans=spans, window=size, stride=stride)
             bounds = np.array([(sentence.start, sentence.end) for sentence in scored])
             return bounds, np.array([sentence.score for sentence in scored], np.float32)
+        # otherwise pieces, of which the document may be the only one, are read or remembered
         pieces, texts = read(document)
         scans = list(retriever.scan(query, texts))
         moved = [scan.spans + start for scan, (start, _) in zip(scans, pieces, strict=True)]
@@ -173,16 +194,16 @@ def by_retriever(
 
 
 def by_parts(
-    scorer: Callable[[list[str]], Callable[[str], np.ndarray]],
+    scores_by_query: Callable[[list[str]], Callable[[str], np.ndarray]],
     chunk_words: int | None = None,
     *,
     keep: int = 1,
 ) -> Scorer:
-    """Return a scorer of the parts of a document: its chunks, if chunks are wanted; otherwise its
-    units, if it has some; otherwise its sentences.
+    """Return a scorer of the parts of a document, each scored by its text alone: its chunks, if
+    chunks are wanted; otherwise its units, if it has some; otherwise its sentences.
 
-    `scorer` maps texts to a function from a query to their scores. The functions of the last `keep`
-    documents are kept.
+    `scores_by_query` takes n texts, and returns a function from a query to their scores (n,), such
+    as `bm25_scorer`. The functions of the last `keep` documents are kept.
     """
 
     @lru_cache(maxsize=keep)
@@ -190,7 +211,7 @@ def by_parts(
         spans = np.array(units) if units else split_sentences(document)
         if chunk_words is not None:
             spans = split_chunks(document, chunk_words)
-        return spans, scorer([document[start:end] for start, end in spans])
+        return spans, scores_by_query([document[start:end] for start, end in spans])
 
     def score(
         query: str, document: str | DocumentText, units: Units = ()
@@ -210,7 +231,7 @@ def embedder_scorer(
     """Return a function from a query to its cosine with each text, (n,) float32, -1 for a text
     without a token. Long texts are cut.
     """
-    longest = embedder.model.backbone.longest_text if hasattr(embedder, "model") else None
+    longest = None if isinstance(embedder, ApiEmbedder) else embedder.model.backbone.longest_text
     full = np.array([not embedder.is_empty(text) for text in texts], dtype=bool)
     vectors = embedder.encode_document(
         list(compress(texts, full)), max_tokens=max_tokens or longest
@@ -229,24 +250,27 @@ def embedder_scorer(
 def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
     """Return query id -> metric -> value, for questions with evidence.
 
-    Recall@k is the share of evidence spans that overlap one of the k best sentences. The other
-    metrics are those of ir-measures, with the answers as relevant documents.
+    Recall@k is the share of evidence spans that one of the k best sentences meets. The other
+    metrics are computed by ir-measures, with sentences as documents, and answers as the relevant
+    ones. A sentence's id there is its rank.
     """
     with_evidence = [judgment for judgment in judged if judgment.spans]
     qrels = {}
     run = {}
     for judgment in with_evidence:
+        # the best 1,000, as in a run of TREC
         ranks = range(1, min(judgment.sentences, 1000) + 1)
         qrels[judgment.query] = {str(rank): 1 for rank in judgment.answers}
         run[judgment.query] = {str(rank): -float(rank) for rank in ranks}
+    # all but Recall@k, which ir-measures calls R
     others = {name: metric for name, metric in metrics.items() if metric.NAME != "R"}
     values = evaluate(others, qrels, run)
     for judgment in with_evidence:
-        spans = np.array(judgment.spans)
+        evidence_ranks = np.array(judgment.spans)
         values[judgment.query] = {
             name: values[judgment.query].get(name, 0.0)
             if name in others
-            else float(np.mean(spans <= metric.params["cutoff"]))
+            else float(np.mean(evidence_ranks <= metric.params["cutoff"]))
             for name, metric in metrics.items()
         }
     return values
@@ -335,7 +359,7 @@ def _calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
     return rows
 
 
-# returns what scores sentences, and the fingerprint of its model
+# makes the scorer of a system, as `scorer_of` does; with it the fingerprint of the model, or None
 ScorerOf = Callable[[System], tuple[Scorer, str | None]]
 
 
@@ -347,30 +371,32 @@ def context_of(given: str | None) -> int | None:
         return None
     if given == "sentence":
         return 1
-    count = int(given) if given.isdecimal() else given
-    expect_count(count, "--context, which may also be sentence,")
+    # the message: "--context, which may also be sentence, is ..."
+    expect_count(
+        int(given) if given.isdecimal() else given, "--context, which may also be sentence,"
+    )
     return int(given)
 
 
 def scorer_of(
     system: System, window: tuple[int, int] | None = None, *, keep: int = 1
 ) -> tuple[Scorer, str | None]:
-    """Return the function that scores sentences, and the fingerprint of its model. The function
-    keeps the last `keep` documents that it has read.
+    """Return the scorer of a system, and the fingerprint of its model; None for BM25 and for
+    a model behind an endpoint. A scorer by parts keeps the last `keep` documents.
     """
     if system.how == "bm25":
         return by_parts(lambda texts: bm25_scorer(texts, **system.bm25), system.chunk_words), None
     model = load_model(system)
     if system.how == "sentences":
         return by_retriever(model, system.context, window), model.model.fingerprint()
-    scorer = partial(
+    scores_by_query = partial(
         embedder_scorer,
         embedder=model,
         max_tokens=system.reading.max_tokens,
         max_query_tokens=system.reading.max_query_tokens,
     )
     fingerprint = None if system.model.startswith(API) else model.model.fingerprint()
-    return by_parts(scorer, system.chunk_words, keep=keep), fingerprint
+    return by_parts(scores_by_query, system.chunk_words, keep=keep), fingerprint
 
 
 def measure(
@@ -380,7 +406,9 @@ def measure(
     folder: Path,
     scorer: ScorerOf = scorer_of,
 ) -> Measured:
-    """Return the result of an evidence task and the values of its questions."""
+    """Return the result of an evidence task and the values of its questions. `scorer` makes the
+    scorer of the system.
+    """
     parsed = parse_metrics(METRICS if metrics is None else metrics)
     judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl", scorer)
     values = values_of(judged, parsed)
@@ -404,7 +432,9 @@ def name_of(path: Path) -> str:
 
 
 def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Judged]:
-    """Return the ranks of each question; those that OUT has not are computed and written to it."""
+    """Return the ranks of each question. Those that the file OUT does not have are computed and
+    written to it.
+    """
     settings: dict[str, object] = {
         "model": system.model,
         "as": system.how,
@@ -419,7 +449,7 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
     dropped = Dropped()
 
     def load() -> WorkPlan[tuple[int, Evidence]]:
-        score, fingerprint = scorer(system)
+        score, fingerprint = scorer(system)  # loads the model
 
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
             number, example = numbered

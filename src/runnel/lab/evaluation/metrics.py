@@ -38,6 +38,7 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
     """
     measures = _library()
     parsed = {}
+    # no names: "" raises the error
     for name in [name.strip() for name in names] or [""]:
         try:
             parsed[name] = measures.parse_measure(name)
