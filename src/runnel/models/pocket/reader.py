@@ -13,7 +13,7 @@ import numpy as np
 
 from runnel.backbones.encoder.config import Form
 from runnel.models.pocket.heads import normalize
-from runnel.models.pocket.layout import Layout, lay_out, whole_tokens
+from runnel.models.pocket.layout import Layout, lay_out, longest_block
 from runnel.models.pocket.sentence_vectors import SentenceSums
 from runnel.models.pocket.steps import read_passages
 from runnel.models.reading import (
@@ -82,7 +82,7 @@ class PassageStream(Stream):
         `lay_out` does not cut such a text into passages.
         """
         layout, tokens = self._lay_out()
-        longest_whole = 0 if self.tokens else whole_tokens(self._model.backbone)
+        longest_whole = 0 if self.tokens else longest_block(self._model.backbone)
         # `passages` has the first sentence of each passage and, at its end, the number of
         # sentences: more than 3 entries are at least 3 passages, and entry -2 is the last passage.
         if len(layout.passages) > 3:
