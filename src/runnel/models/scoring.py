@@ -33,7 +33,7 @@ class SentenceScorer(Protocol):
 
     model: Model
     template: Template  # of a document
-    remembers: bool  # whether it reads a document before a query, and can keep what it read
+    remembers: bool  # whether documents are read before the query, so that they can be remembered
 
     @property
     def calibrated(self) -> bool:
@@ -81,8 +81,11 @@ def sentence_tokens(
     unit: Unit | None = None,
     language: str = "en",
 ) -> Iterator[SentenceTokens]:
-    """Yield the tokens of each document as it is ranked and as the model reads it (`as_read`), in
-    units (default: the model's).
+    """Yield the tokens of each document in units (default: the model's).
+
+    A document is ranked without the parts that only look like text, such as markup (`RankedText`).
+    A model of "clauses" reads that text without some whitespace, whatever units are scored
+    (`as_read`, where `kept` are the characters that stay).
     """
     for group in grouped(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER

@@ -12,8 +12,7 @@ cross-encoder (a transformer that reads a query and a document as one pair, and 
     apply_choices       the user's pooling and pair template, for models of any kind
     pair_notation       how a pair is written
 
-Encoders read a text both ways, decoders from left to right, encoder-decoders (T5) with an encoder.
-Here they get:
+Encoders read a text both ways, decoders from left to right; encoder-decoders (T5) have both.
 
                   text: vector of           template "rankmamba" of a pair
 encoders          first token [CLS]         as their tokenizer writes pairs
@@ -85,15 +84,15 @@ def is_transformer(folder: Path, config: Mapping[str, Any]) -> bool:
     if "dim" in config:  # Mistral's format: Mamba-2
         return False
     kind = str(config.get("model_type", ""))
-    # Without the library: BERT's types are transformers; other types that runnel knows are not;
-    # and neither is a folder without a type that no sentence-transformers wrote.
+    # Known without the library: BERT's types are transformers, and other types that runnel knows
+    # are not. Nor is a folder with neither a type nor the modules.json of sentence-transformers.
     if (
         kind in Encoder.model_types
         or kind in KNOWN_TYPES
         or not (kind or (folder / "modules.json").exists())
     ):
         return kind in Encoder.model_types
-    # sentence-transformers wrote a folder without a type; other types the library knows or not
+    # The library decides about any other type; without a type, there is a modules.json.
     library = require_library(f"{folder}, a {kind or 'sentence-transformers'!r} model,")
     return not kind or kind in library.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
 

@@ -13,8 +13,8 @@ Second look, `Judging.look`, in the order of its methods:
                    score comes the cosine of query and sentence, each read alone: `together`
     _conclude      the scores; and the document is judged as a whole: does it answer at all?
 
-The judge layers and the pair layers are forms of the encoder's upper layers (`steps.py`), which
-`read_blocks` takes by name: "judge", "pair", and "texts" for texts read alone. The scores:
+The judge layers and the pair layers are sets of upper layers of the encoder. The encoder with one
+such set is a form (`steps.py`): "judge", "pair", and "texts" for texts read alone. The scores:
 
     first    plain + shares of titles; a title itself loses 1, an aside has no score
     judged   judge_only + together; one low number, `floor` + `lowest`, for all sentences that were

@@ -46,7 +46,7 @@ class PocketModel(Model):
         self.features = features
         self.weight = np.exp(features.log_weight)  # positive
         self.idf = features.idf
-        self.mark_vectors = None
+        self.mark_vectors = None  # an encoder reads no marks: they are for recurrent models
 
     refresh = __post_init__  # its heads do not change
 
@@ -92,8 +92,9 @@ def load_pocket(
     with valid_config(source):
         config = EncoderConfig.from_dict(read.backbone.get("config", {}), f"{source}: config.json")
     if config.begin_id is None:
-        return None  # it reads a text whole, not in passages
-    # 2. The header of the weights file, and the processor: are there kernels for its dtype?
+        return None  # it reads a text whole, not in passages, which begin with this id
+    # 2. The header of the weights file, and the processor: are there kernels for its dtype? bf16 is
+    # only for processors that multiply it, where it is the default.
     file = folder / FILE
     with errors_as(
         CheckpointError,

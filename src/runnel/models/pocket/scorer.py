@@ -8,9 +8,9 @@ The order of work, in `VectorScorer`:
                  lexical features (`inputs`); `scan` reads and looks, `parts` explains a score
     score        scores of whole documents, for a reranker (`relevance_features`)
 
-The encoder reads with one form of its upper layers or two (`steps.py`): "sentences" for the vectors
-of sentences, and for whole documents also "texts", if sentences have layers of their own. A model
-without such layers reads both in the same way, so one form is enough.
+The encoder reads in one form or two (a form is the encoder with one set of upper layers, see
+`steps.py`): "sentences" for the vectors of sentences, and for whole documents also "texts", if
+sentences have layers of their own. Without such layers both are the same, so one is enough.
 
 S  sentences of a document      D  width of the vectors      n  documents, or sentences with a token
 F  lexical features of a sentence

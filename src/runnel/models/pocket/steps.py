@@ -4,10 +4,10 @@ blocks of one row or several, laid end to end.
 Row      the ids of a text with the markers around its blocks (`models/pocket/layout.py`).
 Block    the tokens that the encoder reads together, from a begin marker to the end marker. It needs
          nothing of the blocks before it, because there is no state.
-Form     which upper layers of the encoder read. "texts" has the layers for vectors of texts. Each
-         other form may replace the last of them by layers of its own, tuned for another task:
-         "sentences" for vectors of sentences, "judge" and "pair" to read the best sentences again.
-         All forms share the layers below, which a step runs once (`Encoder`).
+Form     the encoder with one set of upper layers; all forms share the lower ones, which a step
+         runs once (`backbones/encoder/config.py`). "texts" reads a text by itself; "sentences" is
+         for the vectors of a text's sentences; "judge" and "pair" read the best sentences again. A
+         form without layers of its own gives the same as "texts".
 
 `read_blocks` reads for the sentence retriever (`VectorScorer` and `Judging`), and `read_passages`
 pools what it reads for the embedder (`PassageReader`). Other texts of an embedder
