@@ -68,8 +68,8 @@ class Model(ABC):
 
     @abstractmethod
     def with_sentences(self) -> Model:
-        """Return an encoder without a head for sentences as one that reads passages, with fresh
-        heads and the same weights.
+        """Make what `for_sentences` returns, and keeps, for an encoder without a head for
+        sentences.
         """
 
     @abstractmethod
@@ -120,10 +120,10 @@ class Model(ABC):
     @cached_property
     def for_sentences(self) -> Model:
         """The model itself, or an encoder without a head for sentences as one that reads passages,
-        with fresh heads.
+        with untrained heads, which compare vectors and words (`with_sentence_heads`).
 
         Weights are shared. Raise CheckpointError if the model is no encoder, or the tokenizer has
-        no markers.
+        no markers (`Tokenizer.markers`).
         """
         if "sentences" in self.heads:
             return self

@@ -38,8 +38,8 @@ Documents = Sequence[str | DocumentText]
 
 @dataclass(frozen=True, eq=False)
 class ReadDocument:
-    """The result of one pass over a document; a transformer reads each passage as a text of its
-    own.
+    """The result of one pass over a document; a transformer that reads texts whole reads each
+    passage as a text of its own, and only for it the second halves of the comments are true.
     """
 
     # (d,) float32: the vector of `Embedder.encode_document`, or the mean of the passages' vectors,

@@ -9,7 +9,7 @@ cross-encoder (a transformer that reads a query and a document as one pair, and 
     load_transformer    chooses `Encoder` or `Library`, the pooling and the templates
     read_encoder        the parts of an `Encoder` model
     save_library        writes a `Library` model
-    apply_choices       the user's pooling and pair template, for models of any kind
+    apply_choices       the user's pooling and pair template, for all other models
     pair_notation       how a pair is written
 
 Encoders read a text both ways, decoders from left to right; encoder-decoders (T5) have both.

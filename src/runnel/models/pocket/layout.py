@@ -1,7 +1,8 @@
 """How an encoder reads a document: which tokens it reads together.
 
-Passage    whole sentences that the encoder reads together. A text that fits at once is one passage;
-           a longer one is cut into passages of up to `backbone.passage_tokens` tokens.
+Passage    whole sentences that the encoder reads together. A text that fits into one block is one
+           passage; a longer one is cut into passages of up to `backbone.passage_tokens` tokens, or
+           more for a single sentence.
 Block      what is read at once: a begin marker, the prompt, up to `longest_block` tokens of the
            text, and an end marker. A passage is one block, except for a single sentence longer than
            a block, which is a passage of several.
@@ -119,7 +120,7 @@ def passages_of(
     bounds: np.ndarray, backbone: Blocks, *, prompt: int = 0, begun: bool = False
 ) -> np.ndarray:
     """Return the first sentence of each passage of `lay_out`, and the number of sentences.
-    `prompt`: its tokens.
+    `prompt`: the number of its tokens.
     """
     longest = longest_block(backbone, prompt)
     if bounds[-1] <= longest and not begun:

@@ -254,6 +254,7 @@ COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
     "local idf": lambda m: m.sums(_shares(m.local)),  # the same with the idf in this document
     # up to `WINDOW` sentences before and after
     "idf around": lambda m: _near(m.hits, m.static, len(m.lengths)),
+    # of single pieces, stop words and punctuation included: entry 1 of `_of_pieces` is their BM25
     "BM25 of pieces": lambda m: _of_best(
         _of_pieces(m.ids, m.bounds, *np.unique(m.query_ids, return_counts=True), len(m.table.idf))[
             1
@@ -461,13 +462,13 @@ def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
 def _pairs(
     term: np.ndarray,
     where: np.ndarray,
-    order: np.ndarray,
+    sizes: np.ndarray,
     bounds: np.ndarray,
     query: Words,
     terms: Terms,
 ) -> np.ndarray:
     """Return (S,) the share of the query's pairs of neighboring words (no stop words) that are
-    neighbors in the sentence.
+    neighbors in the sentence. `sizes` (T+1,): the words, without stop words, before each token.
     """
     sentences = len(bounds) - 1
     n = len(terms.keys)
@@ -475,7 +476,7 @@ def _pairs(
     wanted = np.unique(asked[:-1] * n + asked[1:])
     if not len(wanted) or len(term) < 2:
         return np.zeros(sentences)
-    place = order[where]
+    place = sizes[where]
     next_to = np.flatnonzero(place[1:] == place[:-1] + 1)
     pair = np.searchsorted(wanted, term[next_to] * n + term[next_to + 1])
     pair[pair == len(wanted)] = 0

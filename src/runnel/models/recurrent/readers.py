@@ -329,8 +329,8 @@ class StateReader(TextReader):
     def _remembered(self, reading: _Reading, state: State, after: Tensor) -> DocumentState:
         """Make the remembered document from the end state, as `Reranker.remember` does: with the
         mean of the hidden vectors from the document's first token on. `after` (D,) is the mean of
-        the rest, the tokens after the last passage. Asked for only where
-        `Reranker.shares`, so the pooling is "mean".
+        the rest, the tokens after the last passage. It is asked for only where `Reranker.shares` is
+        true, so the pooling is "mean".
         """
         # The mean of the passages' means and of the rest, each weighted by the weights of its
         # tokens. `unique` drops the last edge if there is no rest.
