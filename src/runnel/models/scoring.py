@@ -81,15 +81,15 @@ def sentence_tokens(
     unit: Unit | None = None,
     language: str = "en",
 ) -> Iterator[SentenceTokens]:
-    """Yield the tokens of each document in units (default: the model's).
-
-    A document is ranked without the parts that only look like text, such as markup (`RankedText`).
-    A model of "clauses" reads that text without some whitespace, whatever units are scored
-    (`as_read`, where `kept` are the characters that stay).
+    """Yield the tokens of each document as it is ranked and as the model reads it (`as_read`), in
+    units (default: the model's).
     """
     for group in grouped(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER
     ):
+        # A document is ranked without the parts that only look like text, such as markup. A model
+        # of "clauses" reads this text without some whitespace, whatever units are scored: `kept`
+        # are the characters that stay.
         ranked = [RankedText.of(document) for document in group]
         texts = [as_read(document.text, model.unit, language) for document in ranked]
         short = iter(
