@@ -118,7 +118,7 @@ def load_transformer(
     # of sentence-transformers, or one with the transformer in the folder itself and then a pooling
     # that runnel computes, nothing more.
     own_code = prefix == "st-code"
-    theirs = read_sentence_transformer(folder)
+    theirs = read_sentence_transformer(folder)  # None: another library wrote the folder
     pairs = _is_cross_encoder(folder, config)
     simple = theirs is None or (theirs.pooling is not None and not theirs.path)
     if is_bert(config) and simple and job == "embed" and not (pairs or prefix):

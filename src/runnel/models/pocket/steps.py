@@ -28,7 +28,9 @@ from runnel.errors import NumericalError
 from runnel.models.model import Model
 from runnel.request import OpenRequest, Request, Result, TokenCount, on_cpu
 
-_STEP = 1024  # tokens: on a CPU longer steps gain little (docs/performance.md)
+# Tokens of a step without torch: on a CPU longer ones gain little (docs/performance.md). With
+# torch, perhaps on a GPU, a step has as many as the engine's.
+_STEP = 1024
 
 
 def read_blocks(
