@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from runnel.backbones.encoder.model import Encoder, EncoderLayer
 from runnel.models.folder import load_model
 from runnel.models.pocket.heads import Judge, PairJudge
-from runnel.models.pocket.layout import whole_tokens
+from runnel.models.pocket.layout import longest_block
 from runnel.models.pocket.looks import PAIRED, lay_around
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.recurrent.heads import HeldHead
@@ -215,7 +215,7 @@ class _Training:
         wrong = np.append(wrong, self.rng.permutation(others)[: many - len(wrong)])
         titled = (one.sections >= 0).any() and self.rng.random() < 0.5
         rows = []
-        longest = whole_tokens(self.encoder, 1 + _MOST_QUERY[self.form])
+        longest = longest_block(self.encoder, 1 + _MOST_QUERY[self.form])
         for sentence in [*answers, *wrong]:
             section = int(one.sections[sentence]) if titled else -1
             title = one.titles[section] if section >= 0 else one.query[:0]

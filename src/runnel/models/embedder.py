@@ -185,6 +185,7 @@ class Embedder:
                 f"the vectors of {self.model.source} always have unit length: a layer comes between"
                 " pooling and normalizing; leave normalize out"
             )
+        # `map` yields results as they come, also of requests that failed: `get` raises their error
         results = self.model.engine.map(map(self._head.request, rows), TokenCount(progress).add)
         while batch := [
             self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)
@@ -197,13 +198,13 @@ class Embedder:
         """Yield the hidden vectors float32 (T, D) of all tokens of ids (T,) from `render`, special
         ones included; the vector of a text is pooled from them.
         """
-        requests = (Request(row, np.arange(len(row))) for row in rows)
+        requests = (Request(row, positions=np.arange(len(row))) for row in rows)
         for result in self.model.engine.map(requests, TokenCount(progress).add):
             yield np.asarray(result.get().hidden)
 
     def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
-        """Return the vectors (n, d) float32 that the head makes of pooled hidden vectors, one array
-        (any, D) for each document.
+        """Return the vectors (n, d) float32 that the head makes of pooled hidden vectors: arrays
+        with any number of rows each (any, D), such as the passages of one document, n rows in all.
         """
         return truncated(self._head.vectors(pooled), self.dimension)
 
@@ -244,6 +245,8 @@ class Embedder:
             for text, number in zip(batch, place, strict=False):
                 expect_text(text, f"texts[{number}]")
                 expect_filled(self, text, f"text, texts[{number}]")
+            # A text is encoded with what comes before it: a space, if the template has one there
+            # (`lead`), and the prompt. `render` adds the special tokens and cuts to `max_tokens`.
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(
@@ -251,7 +254,9 @@ class Embedder:
                 )
                 self.truncated += rendered.cut > 0
                 row = rendered.ids
-                if self.reader.cuts(row):
+                # An encoder reads a long text in passages, each between special tokens. Then this
+                # row is not used: the ids that `max_tokens` has left are laid out.
+                if self.reader.splits(row):
                     row, _ = self.reader.lay_out(
                         text, encoded.slice(0, len(encoded) - rendered.cut)
                     )
@@ -319,7 +324,8 @@ class Embedder:
 
     def _stream_kind(self) -> type[Stream]:
         if self.reader.stream is None:
-            self.model.backbone.check_whole(np.zeros(1), continues=True)  # raises
+            # raises for any text that continues; `zeros(1)` are the bounds of no texts
+            self.model.backbone.check_whole(np.zeros(1), continues=True)
             raise AssertionError
         return self.reader.stream
 

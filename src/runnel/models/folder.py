@@ -40,8 +40,8 @@ LIBRARY_FOLDER = "library"
 
 
 def find_model(name: str | Path) -> tuple[Path, str]:
-    """Return the folder or weights file of a model, and the prefix "st" or "st-code" of its name
-    ("": none).
+    """Return the folder or weights file of a model, and the prefix "st" or "st-code" of its name,
+    which asks for sentence-transformers (`load_model`); "": none.
     """
     prefix, _, plain = str(name).partition(":")
     prefix = prefix if prefix in ("st", "st-code") else ""
@@ -49,6 +49,7 @@ def find_model(name: str | Path) -> tuple[Path, str]:
     path = BUILT_IN.get(str(name)) or Path(place).expanduser()
     if not place or not path.is_dir():
         path = find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
+    # around it is the training's module (`integrations/sentence_transformers.py`), not the model
     inside = path / LIBRARY_FOLDER
     return (inside if inside.is_dir() else path), prefix
 
@@ -72,9 +73,9 @@ def load_model(
     Args:
         pooling: as for `Embedder.load`; a pooling other than the model's leaves out its trained
             projection.
-        template: as for `Reranker.load`. job: what the model is loaded for. For "rerank", a
-        transformer without a layer for pairs gets
-            an untrained one, and no head.
+        template: as for `Reranker.load`.
+        job: what the model is loaded for. For "rerank", a transformer without a layer for pairs
+            gets an untrained one, and no head.
         arrays: read the model without torch, on a CPU, if that is possible. Such a model cannot be
             trained; `Model.with_torch` returns one that can.
 
@@ -110,5 +111,6 @@ def load_model(
             job=job,
         )
     model = read_folder(path, dtype, source, device)
+    # a model that runnel wrote takes the user's pooling and pair template too
     apply_choices(model, folder, pooling, template)
     return model

@@ -12,23 +12,26 @@ from runnel.errors import InputError
 from runnel.request import Array, Request, Result
 from runnel.text.templates import Template
 
-# A row of two texts, such as a query and a document, has marks for each token: numbers whose
-# vectors (rows of `TokenFeatures.mark_vectors`) are added to its embedding. The columns of the
-# marks:
+# A row of two texts, such as a query and a document, has marks for each token: one number for each
+# row of `TokenFeatures.mark_vectors`. These rows, times the numbers, are added to the token's
+# embedding. The columns of the marks:
 MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earlier part
 MARK_DOCUMENT = 1  # 1 for document tokens that follow a query (sentence retrieval)
 MARK_QUERY = 2  # 1 for query tokens that follow a document (reranking)
 MARKS = 3
 
-# The score of a document without a token: below any other score. JSON has numbers for it and even
-# for exp(700), but not for infinity.
+# The score of a document without a token: below any other score. JSON has numbers for it, and even
+# for exp(700), the odds against it, but not for infinity.
 WITHOUT_TOKENS = -700.0
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
-# The inputs of a head. "text": the pooled hidden vectors of a text. "matches": also the means of
-# two parts of the text and their matching tokens (`models/items.py`). "state": the state after the
-# last token. "tokens": the hidden vector before each token of the query. "vectors": stored vectors
-# of a query and a document that are read separately.
+# The inputs of a head:
+#   "text"      the pooled hidden vectors of a text
+#   "matches"   also the means of two parts of the text, and their matching tokens
+#               (`models/items.py`)
+#   "state"     the state after the last token
+#   "tokens"    the hidden vector before each token of the query
+#   "vectors"   stored vectors of a query and a document that are read separately
 Inputs = Literal["text", "matches", "state", "tokens", "vectors"]
 
 
@@ -51,7 +54,9 @@ class Head:
 
     @property
     def for_inference(self) -> Any:
-        """The head that computes: this one, or the one whose weights it holds."""
+        """The head that computes: this one, or for a `HeldHead`, which trains, the head of arrays
+        whose weights it holds.
+        """
         return self
 
     @property
@@ -68,8 +73,8 @@ class Head:
         return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1])
 
     def pooled(self, result: Result) -> Array:
-        """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result
-        of `request`.
+        """Return the pooled hidden vector (1, D), D its width, or the tensor of the state of all L
+        layers (1, L, ...), from the result of `request`.
         """
         if self.inputs == "state":
             assert result.state is not None

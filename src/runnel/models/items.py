@@ -1,7 +1,11 @@
 """A query and a document read as one row, with marks on matching tokens.
 
 T  tokens of a text      K  kinds of mark      S  sentences of a document
-n  units that are scored: a pair, or the sentences with a token      F  lexical features
+n  units that are scored: a pair, or the sentences with a token
+F  lexical features of a unit: of a pair `mark_pair`'s share, of sentences `piece_features`
+
+`Request` (`request.py`) names the outputs to take from the hidden vectors: at positions, sums over
+ranges; its tag is any value that is returned with the result.
 """
 
 from dataclasses import dataclass
@@ -44,7 +48,8 @@ class Item:
 
 def mark(ids: np.ndarray, earlier: np.ndarray, idf: np.ndarray, kind: int) -> np.ndarray:
     """Return marks (T, K) of a text's tokens read after another text with the `earlier` ids,
-    distinct and sorted.
+    distinct and sorted. `kind`: the column of the marks that says which text this is
+    (`MARK_DOCUMENT` or `MARK_QUERY`).
     """
     marks = np.zeros((len(ids), MARKS), dtype=np.float32)
     marks[:, kind] = 1
@@ -58,8 +63,8 @@ def mark(ids: np.ndarray, earlier: np.ndarray, idf: np.ndarray, kind: int) -> np
 def mark_pair(
     model: Model, ids: np.ndarray, start: int, query: np.ndarray, document: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return marks (T, K) of a row whose query starts at `start`, and the share (1, 1) of its idf
-    in the document.
+    """Return marks (T, K) of a row whose query starts at `start`, and the share (1, 1) of the
+    query's idf that is in the document.
 
     `document` has distinct, sorted ids.
     """

@@ -71,6 +71,7 @@ def unpack(
         StateError: the data is damaged, or belongs to another model or to something else.
     """
     with damage_in_state(place):
+        # safetensors: 8 bytes with the length of the header, the header in JSON, the arrays
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         arrays = load(data)
         stored, _, model = header["runnel"].partition(" ")
@@ -102,7 +103,9 @@ def _digest(arrays: Mapping[str, np.ndarray], model: str, about: str) -> str:
 
 
 class Remembered(ABC):
-    """The data that a model keeps of a document: a `DocumentState` or `SentenceVectors`."""
+    """The data that a model keeps of a document: a recurrent model a `DocumentState`, an encoder
+    `SentenceVectors`.
+    """
 
     text: str
 
@@ -147,7 +150,7 @@ class Memory:
     read when they are ranked.
     """
 
-    backbone: Any  # of the model that remembers them
+    backbone: Any  # of the model that remembers them, for its fingerprint
     documents: Mapping[str, Remembered | StoredDocument]
 
     def __len__(self) -> int:

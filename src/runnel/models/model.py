@@ -31,13 +31,17 @@ Job = Literal["embed", "rerank"]
 class Model(ABC):
     """A model of any kind; its classes are `PocketModel` and `TorchModel`.
 
-    T  tokens      V  vocabulary      K  kinds of mark      D  width of hidden vectors
+    T  tokens      V  vocabulary      D  width of hidden vectors
+    K  kinds of mark: numbers of a token that say which text it is of and whether it matches
+       (`models/head.py`)
     """
 
     backbone: Any  # a `Backbone`, or without torch an `ArrayEncoder`
     tokenizer: Tokenizer
-    # By name, an `nn.ModuleDict`, or without torch a dict; any may be missing.
-    # "features" (`TokenFeatures`), "embed", "sentences", "judge", "pair", "rerank", "generate"
+    # By name, an `nn.ModuleDict`, or without torch a dict; any may be missing: "features"
+    # (`TokenFeatures`), "embed" (vectors of texts), "sentences" (scores of sentences), "judge" and
+    # "pair" (scores of sentences read again), "rerank" (scores of documents), "generate" (the next
+    # token)
     heads: Any
     # "document" (every text of an embedder; queries differ by prompt), "rerank", "sentences"
     templates: dict[str, Template]
@@ -46,9 +50,9 @@ class Model(ABC):
     source: str = "memory"  # where the model was loaded from, for messages
     card: str = ""
     unit: Unit = "sentence"  # what the sentence head scores
-    # of the heads, when the model is made:
+    # taken from the heads when the model is made, and by `refresh`:
     features: Any = field(init=False)  # `TokenFeatures`, or None
-    weight: Array = field(init=False)  # (V,) the weights of tokens in means
+    weight: Array = field(init=False)  # (V,) the weights of tokens in means of hidden vectors
     idf: np.ndarray = field(init=False)  # (V,) static, of the tokens; empty without features
     mark_vectors: Any = field(init=False)  # (K, D), or None
 
@@ -64,8 +68,8 @@ class Model(ABC):
 
     @abstractmethod
     def with_sentences(self) -> Model:
-        """Return an encoder without a head for sentences as one that reads passages, with fresh
-        heads and the same weights.
+        """Make what `for_sentences` returns, and keeps, for an encoder without a head for
+        sentences.
         """
 
     @abstractmethod
@@ -116,10 +120,10 @@ class Model(ABC):
     @cached_property
     def for_sentences(self) -> Model:
         """The model itself, or an encoder without a head for sentences as one that reads passages,
-        with fresh heads.
+        with untrained heads, which compare vectors and words (`with_sentence_heads`).
 
         Weights are shared. Raise CheckpointError if the model is no encoder, or the tokenizer has
-        no markers.
+        no markers (`Tokenizer.markers`).
         """
         if "sentences" in self.heads:
             return self

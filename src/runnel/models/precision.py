@@ -16,7 +16,7 @@ from runnel.errors import InputError
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
-CALIBRATED = ("int8", "uint8")
+CALIBRATED = ("int8", "uint8")  # those that need ranges, from `value_ranges`
 _LEVELS = 255
 
 
@@ -96,6 +96,6 @@ def quantize(vectors: np.ndarray, precision: str, ranges: np.ndarray | None = No
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     assert ranges is not None
     low, high = ranges.astype(np.float32)
-    step = (high - low) / _LEVELS
+    step = (high - low) / _LEVELS  # 0 for a number that is the same in all documents
     levels = np.clip(np.floor((vectors - low) / np.where(step == 0, 1, step)), 0, _LEVELS)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)

@@ -8,6 +8,7 @@ vectors of its passages. In a recurrent model, a passage's vector also depends o
 it.
 
 P  passages   d  width of the vectors   D  width of hidden vectors   R  ids of a text
+n  passages or spans of a text, as the function says
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ Documents = Sequence[str | DocumentText]
 
 @dataclass(frozen=True, eq=False)
 class ReadDocument:
-    """The result of one pass over a document; a transformer reads each passage as a text of its
-    own.
+    """The result of one pass over a document; a transformer that reads texts whole reads each
+    passage as a text of its own, and only for it the second halves of the comments are true.
     """
 
     # (d,) float32: the vector of `Embedder.encode_document`, or the mean of the passages' vectors,
@@ -50,7 +51,8 @@ class ReadDocument:
     passages: np.ndarray
     tokens: int  # tokens of the document, special tokens included
     tokens_read: int  # tokens that the backbone had to read: fewer if text was appended
-    # makes `read_documents` continue after this text; None for documents below `save_from` tokens
+    # Given to `read_documents` as `saved`, with the same text or a longer one, it makes it continue
+    # after this text. None for documents below `save_from` tokens.
     saved: bytes | None
     memory: Remembered | None  # in 8 bits, if `remember` was set
 
@@ -182,7 +184,7 @@ class Reader(ABC):
     def __init__(self, embedder: VectorMaker) -> None:
         self.embedder = embedder
         self.model = embedder.model
-        # the most tokens of a passage; None: the model does not read in passages
+        # the most tokens of a passage, if the model reads in blocks of passages; None: it does not
         self.block = self.model.backbone.passage_tokens
 
     @abstractmethod
@@ -192,9 +194,9 @@ class Reader(ABC):
         """Read documents together; see `read_documents`."""
 
     @abstractmethod
-    def cuts(self, row: np.ndarray) -> bool:
-        """Return whether a text with these ids (R,) is read in several passages, which only
-        `lay_out` knows.
+    def splits(self, row: np.ndarray) -> bool:
+        """Return whether a text with these ids (R,) is too long to be read at once, and must be
+        divided into passages by `lay_out`, which needs the text.
         """
 
     @abstractmethod
@@ -214,7 +216,7 @@ class Reader(ABC):
 class TextReader(Reader):
     """A reader of texts in one piece."""
 
-    def cuts(self, row: np.ndarray) -> bool:
+    def splits(self, row: np.ndarray) -> bool:
         return False
 
     def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
@@ -236,7 +238,7 @@ def expect_filled(embedder: VectorMaker, text: str, what: str) -> None:
 
 def spans_in(text: str, spans: object, *, apart: bool = False) -> np.ndarray:
     """Return a user's spans (n, 2) int64; raise InputError for one that is empty, outside the text,
-    or not `apart` in order.
+    or, with `apart`, not after the one before.
     """
     given = whole_spans(spans)
     before = np.append(0, given[:-1, 1])[: len(given)] if apart else 0

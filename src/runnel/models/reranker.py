@@ -135,6 +135,8 @@ class Reranker:
                     " this one"
                 )
             return self.scorer.score(query, documents, progress)
+        # Remembered documents among texts: both are scored apart, and put together again in order.
+        # Only a list is looked through: it can be read twice.
         if isinstance(documents, list) and any(
             isinstance(document, Remembered) for document in documents
         ):
@@ -169,6 +171,7 @@ class Reranker:
         query_ids = self._template.encode_query(self.model.tokenizer, query).ids
         max_tokens = self.pair_limit(max_tokens)
         encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
+        # texts with a token; all others keep the score WITHOUT_TOKENS
         full = {text: item.ids for text, item in zip(texts, encoded, strict=True) if len(item)}
         requests = self._requests(query_ids, full, Counter(given), max_tokens)
         results = self.model.engine.map(requests, TokenCount(progress).add)
@@ -265,7 +268,8 @@ class Reranker:
 
     def shares(self, embedder: Embedder) -> bool:
         """Return whether the embedder and `remember` read a document in the same way, so that one
-        pass serves both.
+        pass serves both: the same model reads the same ids, without a prompt for documents, and the
+        pooling is "mean", as the remembered vector is a mean.
         """
         mine = self._template
         other = embedder.model.templates["document"]
@@ -295,7 +299,8 @@ class Reranker:
         self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None
     ) -> Item:
         """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens`
-        from `pair_limit`.
+        from `pair_limit`. What the request asks for depends on the head's inputs: the table is in
+        `models/recurrent/units.py`.
         """
         rendered = self._template.render(
             self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens

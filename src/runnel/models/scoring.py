@@ -33,7 +33,7 @@ class SentenceScorer(Protocol):
 
     model: Model
     template: Template  # of a document
-    remembers: bool  # whether it reads a document before a query, and can keep what it read
+    remembers: bool  # whether documents are read before the query, so that they can be remembered
 
     @property
     def calibrated(self) -> bool:
@@ -87,6 +87,9 @@ def sentence_tokens(
     for group in grouped(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER
     ):
+        # A document is ranked without the parts that only look like text, such as markup. A model
+        # of "clauses" reads this text without some whitespace, whatever units are scored: `kept`
+        # are the characters that stay.
         ranked = [RankedText.of(document) for document in group]
         texts = [as_read(document.text, model.unit, language) for document in ranked]
         short = iter(

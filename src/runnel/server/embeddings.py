@@ -434,7 +434,7 @@ def _row(embedder: Embedder, place: str, ids: Sequence[int]) -> np.ndarray:
         .render(model.tokenizer, document=np.array(ids, dtype=np.int32))
         .ids
     )
-    if embedder.reader.cuts(row):
+    if embedder.reader.splits(row):
         message = (
             f"{place} has {len(row):,} token ids; inputs longer than"
             f" {model.backbone.max_tokens:,} are read in passages of whole sentences, which ids do"

@@ -1,7 +1,9 @@
 """Tokenizer, templates, heads and prompts for a recurrent checkpoint that runnel did not write.
 
 Every such checkpoint gets the papers' templates (docs/papers.md) and a head that embeds a text by
-its end marker. A single-pass scanner also has its sentence head, and the unit "clauses".
+its end marker. A single-pass scanner (paper E: it reads the query and then the document, and scores
+sentences as they end) also has its sentence head, and the unit "clauses": paper E's units are
+clauses, joined until they have 20 tokens.
 EmbeddingRWKV has templates and heads of its own (`embedding_rwkv.py`), and so has a
 sentence-transformers folder, which must pool the last token.
 """
@@ -39,7 +41,8 @@ _VOCABULARIES = {
     "GPT-NeoX": {"<|endoftext|>": 0, "<|padding|>": 1, "!": 2},
     "Mistral v3": {"<unk>": 0, "<s>": 1, "</s>": 2, "[INST]": 3},
 }
-# The templates of the papers (docs/papers.md).
+# The templates of the papers (docs/papers.md): of a text from A, of a pair from B, of a query and a
+# document whose sentences are scored from E.
 _TEMPLATES = {
     "document": DOCUMENT,
     "rerank": DOCUMENT_THEN_QUERY,
@@ -62,7 +65,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     """Read the parts of a folder that runnel did not write."""
     if any(name.startswith(embedding_rwkv.HEADS) for name in checkpoint.heads):
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
-        tokenizer.begin_id = None
+        tokenizer.begin_id = None  # a text has only an end marker: see embedding_rwkv.py
         tokenizer.end_id = checkpoint.backbone.vocab_size - 1
         return Parts(
             tokenizer,
@@ -115,8 +118,9 @@ def load_neox_tokenizer(folder: Path) -> LibraryTokenizer:
 
 
 def markers(family: type[Backbone], tokenizer: Tokenizer) -> tuple[int | None, int | None]:
-    """Return the begin and end ids of a family's bare checkpoints: the published ids, or the ids in
-    the tokenizer's own files.
+    """Return the begin and end ids of a family's bare checkpoints: the published ids
+    (`Backbone.markers`, by vocabulary), or the ids in the tokenizer's own files, without the begin
+    id if the family reads none (`Backbone.begins`).
     """
     own = (tokenizer.begin_id if family.begins else None, tokenizer.end_id)
     return family.markers.get(vocabulary_name(tokenizer) or "", own)

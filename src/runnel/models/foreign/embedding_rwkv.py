@@ -33,7 +33,9 @@ from runnel.text.templates import DOCUMENT, Template
 _VECTOR, _RERANKER = "retr_head.", "reranker."
 HEADS = ("head.", _RERANKER)
 _UNREAD = ("cls_head.", "sts_head.")
-_CLASSIFIER = {  # of the reranker: file -> module
+# Of the reranker: names in the file -> names in `StateScore`. The classifier in the file is a list
+# of modules; number 1, the tanh, has no weights.
+_CLASSIFIER = {
     "head.0.weight": "dense.weight",
     "head.0.bias": "dense.bias",
     "head.2.weight": "linear.weight",
@@ -111,6 +113,7 @@ class StateScore(TorchHead):
         count = len(wkv)
         start = self.reader.new_state(count)
         start.tensors[self.state] = wkv[:, self.layers].to(start.dtype)
+        # one token, with the id 0, in each of the `count` rows
         hidden, _ = self.reader(
             torch.zeros(count, dtype=torch.int64), torch.arange(count + 1), start
         )
@@ -137,7 +140,7 @@ def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str)
     """Return the head of a reranker from its tensors: a whole RWKV-7 of official names, whose
     embedding table has the one token that it reads, and a classifier.
     """
-    from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7  # no other model needs them
+    from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7  # only for this model
 
     tensors = {
         "emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()
@@ -153,7 +156,8 @@ def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str)
         head = StateScore(checkpoint.backbone.state_shapes(), reader.config, tuple(layers))
     read = {f"reader.{name}": stored.read() for name, stored in reader.backbone.items()}
     for name, tensor in read.items():
-        if name.endswith(("_down.weight", "_up.weight")):  # stored transposed
+        # the file has these transposed, so `read` gives a transposed view
+        if name.endswith(("_down.weight", "_up.weight")):
             read[name] = tensor.contiguous()
     return _filled(head, read | classifier, f"{where}, {_RERANKER}")
 

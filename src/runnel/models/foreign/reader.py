@@ -26,7 +26,9 @@ class WholeReader(TextReader):
     def read(
         self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
     ) -> list[ReadDocument]:
-        # 1. The most tokens of a passage, with what is written around it.
+        # `saved` is not used: without a state, there is nothing to continue from.
+        # 1. The most tokens of a passage of several sentences, with what is written around it. A
+        # longer sentence is a passage by itself, and `render` cuts it to what the model can read.
         model = self.model
         template = model.templates["document"]
         prompt = "document" if "document" in model.prompts else None
@@ -57,14 +59,14 @@ class WholeReader(TextReader):
         # 3. Read all passages together, and divide the vectors among the documents.
         vectors = self.embedder.encode_rows(rows, options.progress)
         read = []
-        for passage_spans_, count in zip(spans, counts, strict=True):
+        for own_spans, count in zip(spans, counts, strict=True):
             own = np.stack(list(itertools.islice(vectors, len(count))))  # (P, d)
             weighted_sum = count.astype(np.float32) @ own
             tokens = int(count.sum())
             read.append(
                 ReadDocument(
                     vector=weighted_sum / np.linalg.norm(weighted_sum),
-                    spans=passage_spans_,
+                    spans=own_spans,
                     passages=own,
                     tokens=tokens,
                     tokens_read=tokens,

@@ -1,5 +1,5 @@
 """Settings in other libraries' files that say how a model is used: special tokens, pooling,
-prompts, longest text.
+prompts, longest text. `write_sentence_transformer` writes such files for runnel's own models.
 
 A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py
 compares the vectors) or refused with a reason. There is one exception: "add_eos_token" in
@@ -113,6 +113,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
                     f"{folder} leaves prompts out of pooling (include_prompt false), which is not"
                     " supported"
                 )
+            # older files have a flag for each mode, newer ones "pooling_mode": a name or a list
             old = [
                 name
                 for name, value in config.items()
@@ -137,7 +138,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
 def _modules(folder: Path) -> list[dict[str, str]]:
     path = folder / "modules.json"
     modules: list[Any] = read_model_json(path, expect=list)
-    for module in modules or [None]:
+    for module in modules or [None]:  # an empty list fails as an entry None does
         if not isinstance(module, dict) or not all(
             isinstance(module.get(key), str) for key in ("type", "path")
         ):
@@ -172,7 +173,7 @@ def published_prompts(folder: Path) -> dict[str, str]:
     """Return the prompts of a published model that is known by the name of its folder, of its hub
     id, or in its config.json.
     """
-    # in the hub's cache
+    # the hub's cache has a model in the folder models--OWNER--NAME
     stored = re.search(r"models--[^/]*?--([^/]+)", folder.absolute().as_posix())
     named = str(
         read_model_json(folder / "config.json", default={}).get("_name_or_path", "")
@@ -262,6 +263,9 @@ def _tokenizer(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _parts(encoding: tokenizers.Encoding, fields: list[str]) -> list[str]:
+    """Return what a tokenizer wrote as parts of a template: special tokens, which belong to no text
+    (None), and for each text, by its number, one of the `fields`.
+    """
     pieces: list[str] = []
     for token, text in zip(encoding.tokens, encoding.sequence_ids, strict=True):
         part = "{token:" + token + "}" if text is None else fields[text]

@@ -1,7 +1,18 @@
 r"""Transformers as models: how a text is pooled, how a pair is written, and which library reads
 them.
 
-BERT-like embedders run as an `Encoder`; all others, and every cross-encoder, as a `Library` model.
+BERT-like embedders run as an `Encoder`, with runnel's own layers. All others, and every
+cross-encoder (a transformer that reads a query and a document as one pair, and scores it), run as a
+`Library`: the library sentence-transformers reads, pools and scores (`backbones/library.py`).
+
+    is_transformer      is it a transformer at all? If not, it is a recurrent checkpoint (`bare.py`)
+    load_transformer    chooses `Encoder` or `Library`, the pooling and the templates
+    read_encoder        the parts of an `Encoder` model
+    save_library        writes a `Library` model
+    apply_choices       the user's pooling and pair template, for all other models
+    pair_notation       how a pair is written
+
+Encoders read a text both ways, decoders from left to right; encoder-decoders (T5) have both.
 
                   text: vector of           template "rankmamba" of a pair
 encoders          first token [CLS]         as their tokenizer writes pairs
@@ -70,15 +81,18 @@ def is_transformer(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether a folder has a transformer. Raise MissingDependency if deciding that needs the
     transformers library, which is not installed.
     """
-    if "dim" in config:
+    if "dim" in config:  # Mistral's format: Mamba-2
         return False
     kind = str(config.get("model_type", ""))
+    # Known without the library: BERT's types are transformers, and other types that runnel knows
+    # are not. Nor is a folder with neither a type nor the modules.json of sentence-transformers.
     if (
         kind in Encoder.model_types
         or kind in KNOWN_TYPES
         or not (kind or (folder / "modules.json").exists())
     ):
         return kind in Encoder.model_types
+    # The library decides about any other type; without a type, there is a modules.json.
     library = require_library(f"{folder}, a {kind or 'sentence-transformers'!r} model,")
     return not kind or kind in library.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
 
@@ -100,9 +114,11 @@ def load_transformer(
         prefix: "st": load it with sentence-transformers, even if runnel could; "st-code": also run
             the code that comes with the model.
     """
-    # 1. A BERT-like embedder that needs no other library runs as an `Encoder`.
+    # 1. A BERT-like embedder that needs no other library runs as an `Encoder`. `simple`: no folder
+    # of sentence-transformers, or one with the transformer in the folder itself and then a pooling
+    # that runnel computes, nothing more.
     own_code = prefix == "st-code"
-    theirs = read_sentence_transformer(folder)
+    theirs = read_sentence_transformer(folder)  # None: another library wrote the folder
     pairs = _is_cross_encoder(folder, config)
     simple = theirs is None or (theirs.pooling is not None and not theirs.path)
     if is_bert(config) and simple and job == "embed" and not (pairs or prefix):
@@ -120,7 +136,9 @@ def load_transformer(
         causal=decoder and config.get("is_causal") is not False,
     )
     mode = _MODES[pooling or (theirs and theirs.pooling) or default]
-    # whether the folder's own modules are used, its pooling among them
+    # Whether the folder's own modules are used, its pooling among them: for a cross-encoder, and
+    # for a sentence-transformers folder that embeds as its makers chose. If not, the transformer
+    # alone is loaded, and pooled by `mode`.
     whole = pairs or (theirs is not None and pooling is None and job == "embed")
     library = open_library(
         folder,
@@ -130,7 +148,8 @@ def load_transformer(
         scores=pairs or job == "rerank",
         own_code=own_code,
     )
-    # 3. The templates of texts and pairs: stored by runnel, or made of the tokenizer's markers.
+    # 3. The templates of texts and pairs: made of the special tokens that the tokenizer writes;
+    # those that runnel stored with the model win, except over a pair template of the user's choice.
     place = folder / theirs.path if theirs else folder
     tokenizer = read_tokenizer(place)
     stored = getattr(library.model.transformers_model.config, _TEMPLATES, {})
@@ -146,7 +165,8 @@ def load_transformer(
     }
     if theirs is not None:
         warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
-    # 4. The heads. `FirstVector`, because each token of a `Library` has the pooled vector.
+    # 4. The heads. A `Library` gives every token of a text the one pooled vector of the text, so
+    # `FirstVector` takes it from the first token.
     heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector()}
     if pairs:  # a new cross-encoder has no trained layer yet, so no head either
         heads["rerank"] = Scores()
@@ -168,7 +188,7 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
         backbone.shorten(theirs.max_tokens or backbone.config.max_positions)
         warn(folder, theirs, pooled, text)
     heads = nn.ModuleDict({"embed": vector_head(pooled)})
-    # what files name may differ
+    # The template has the special tokens that the tokenizer writes; config files may name others.
     if around := re.fullmatch(r"\{token:(.+?)\}\{document\}\{token:(.+?)\}", text):
         tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
     prompts = (theirs.prompts if theirs else {}) or published_prompts(folder)
@@ -206,7 +226,10 @@ def save_library(
 def apply_choices(
     model: Model, folder: Path, pooling: Pooling | None, template: str | None
 ) -> None:
-    """Set the pooling and the pair template that were chosen for a model without its own."""
+    """Replace the pooling and the pair template of a model by the user's choices; None: keep.
+
+    For folders that runnel wrote, and for bare checkpoints; `load_transformer` has its own way.
+    """
     if pooling is not None:
         check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
         model.heads["embed"] = vector_head(pooling)
@@ -232,6 +255,8 @@ def pair_notation(
             not fit the model.
     """
     expect_choice(name, PAIR_TEMPLATES, "the pair template")
+    # for decoders (None: as the tokenizer writes pairs), and for others, after the begin marker
+    # (`OWN_PAIR`: as the tokenizer writes pairs, if it does; None: the template does not fit them)
     one_way, both_ways = PAIR_TEMPLATES[name]
     own = pair_template(folder) if (folder / "tokenizer.json").exists() else None
     if decoder:
@@ -258,6 +283,7 @@ def _is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
         str(name).endswith("ForSequenceClassification")
         for name in config.get("architectures") or []
     )
+    # A config without "id2label" has the library's default, two labels: "ab" is as long.
     return classifies and len(config.get("id2label") or "ab") <= 2
 
 

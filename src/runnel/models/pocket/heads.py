@@ -1,14 +1,21 @@
-"""Heads whose weights are arrays, without torch. They compute from hidden vectors:
+"""Heads whose weights are arrays, without torch: what a model computes from the hidden vectors of
+its encoder.
 
     TokenFeatures                            tables of the vocabulary, used by other heads
     EndVector, FirstVector, PlainMeanVector  the vector of a text, for an embedder
-    VectorScore                              scores of a document's sentences (the first look)
+    VectorScore                              scores of a document's sentences
     VectorRelevance                          the score of a document, for a reranker
-    LateInteraction, Judge, PairJudge        scores of sentences read again (the second look)
+    LateInteraction, Judge, PairJudge        scores of sentences that are read again
+
+A sentence retriever looks at a document twice (`looks.py`): the first look scores all sentences
+with `VectorScore`, from vectors that may have been stored and from lexical features (`lexical.py`).
+The second look reads the best sentences again, with the text around them, for `Judge`, and with the
+query for `PairJudge`.
 
     D  width of the hidden vectors   V  vocabulary       n  items
     S  sentences of a document       F  lexical features of a sentence
-    N  `known_columns`               Q  tokens of the query        T  tokens of a sentence
+    N  `known_columns`: numbers of a sentence that need no weights, from cosines and the F features
+    Q  tokens of the query           T  tokens of a sentence
 
 Heads run in fp32 (fp64 for a model in fp64). They need sums over a text, never the whole text. They
 are trained as torch modules (`models/recurrent/heads.py`, `lab/training/vector_scores.py`).
@@ -53,11 +60,16 @@ class ArrayHead(Head):
     """A head with arrays and layers as weights, which are fields of a dataclass. The arguments that
     make a head are its widths: the model's, and those that config.json has as its settings.
 
-    A field of a layer names, as numbers or by the names of these arguments, the widths of the
-    vectors that the layer takes, side by side, and last of its outputs; and `Linear.fill`.
+    A layer is declared by its widths, numbers or names of these arguments:
+
+        query: Linear = field(init=False, metadata={"layer": ("hidden_size", "size"), "fill": 0.0})
+
+    The last one is the width of its output; the ones before are the widths of its inputs, which it
+    takes side by side as one vector. "fill" is `Linear.fill`.
     """
 
-    fixed: ClassVar[tuple[str, ...]] = ("calibration", "floor", "idf")  # not trained with the rest
+    # arrays that gradients do not change: set by a fit after training, or counted (idf)
+    fixed: ClassVar[tuple[str, ...]] = ("calibration", "floor", "idf")
     # factor and summand that make logits of the head's scores
     calibration: Floats = np.array(UNFIT, np.float32)
 
@@ -146,13 +158,16 @@ class PlainMeanVector(EndVector):
     pooling = "mean"
 
 
-# Constants of `VectorScore`: factors of the product of sentence and query, and of its last layer
+# Constants of `VectorScore`: factors of the product of sentence and query, and of its last layer.
+# Stored weights were trained with them.
 PRODUCT_SCALE = 4
 OUT_SCALE = 3
 AROUND = 3  # sentences on each side of a sentence in the mean around it
 _BLOCK = 1024  # sentences whose means are computed at a time
 # The first of the `known_columns`, computed from the cosines (S,) of sentences with the query, the
-# cosines (S,) of the means around them, and the `COLUMNS` (S, F). The `COLUMNS` themselves follow.
+# cosines (S,) of the means around them, and the `COLUMNS` (S, F). The `COLUMNS` themselves follow:
+# lexical features, which `lexical.py` explains. "z": in standard deviations from the document's
+# mean. `cosine[:1] * 0` is a zero of the same dtype: the first sentence has none before it.
 _OF_VECTORS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "cosine": lambda cosine, around, features: cosine,
     "z cosine": lambda cosine, around, features: _standard(cosine),
@@ -247,6 +262,9 @@ class VectorScore(ArrayHead):
         factor, summand = self.calibration
         scores = self.combine(self.query(query), pairs, mixed) * factor + summand
         sums = {"average sentence": float(scores[0])}
+        # Shapley value of a part: the mean, over all orders in which parts become the sentence's,
+        # of the change when this part does. A set that has the part and `others` others counts
+        # with 1 / (parts * C(parts - 1, others)), and the same set without the part against it.
         for part, name in enumerate(names):
             others = chosen.sum(1) - chosen[:, part]
             weight = np.array(
@@ -259,8 +277,9 @@ class VectorScore(ArrayHead):
 
 @dataclass(eq=False)
 class VectorRelevance(ArrayHead):
-    """Relevance of a document from its stored vectors: a weighted sum of features that do not
-    depend on other documents.
+    """Relevance of a document from its stored vectors: a weighted sum of three features that do not
+    depend on other documents (`relevance_features` in `scorer.py`): the best cosine of the query
+    and a passage, the cosine of the query and the document, and BM25 with static idf.
     """
 
     FEATURES = 3
@@ -364,7 +383,8 @@ class PairJudge(LateInteraction):
     middle: Linear = field(
         init=False, metadata={"layer": ("hidden_size", "hidden_size", "hidden_size")}
     )
-    # it begins with about the negative of an untrained encoder's late interaction
+    # it begins with about the negative of an untrained encoder's late interaction: the sum of `mix`
+    # is 20, so 12 is a cosine of 0.6
     out: Linear = field(init=False, metadata={"layer": ("hidden_size", 1), "fill": -12.0})
 
     def look(
@@ -392,8 +412,9 @@ class Judge(LateInteraction):
     """
 
     jobs = ("judge",)
-    # facts about a document: the four of `first_look`, the best of the judge's scores, and the
-    # mean of the best three
+    # facts about a document: four of `first_look` (its best score, the mean of its best cosines,
+    # the share of the query's idf in it, its length), the best of the judge's scores, and the mean
+    # of the best three
     FACTS = 6
     document: Linear = field(
         init=False, metadata={"layer": (FACTS, 1), "fill": 0.0}
@@ -404,7 +425,7 @@ class Judge(LateInteraction):
     )
     # factor and summand of a sentence's score
     calibration: Floats = field(init=False, default_factory=partial(np.array, UNFIT, np.float32))
-    # the judge's score of a sentence that is not read again
+    # the judge's score of a sentence that is not read again, set by a fit
     floor: Floats = field(init=False, default_factory=partial(np.array, 4.0, np.float32))
 
     def nearness(self, facts: np.ndarray) -> float:

@@ -25,7 +25,8 @@ from runnel.text.words import UNSPACED_RUN
 K1, B = 0.9, 0.4  # parameters of BM25
 AVERAGE = 100.0  # the words, without stop words, that a document of average length is taken to have
 WINDOW = 2  # sentences on each side of a sentence whose words count as near
-LEADING = (1, 3)  # how many of the best sentences lend their words to the query: a column for each
+# how many of the best sentences lend their words to the query (`_Matches.lent`): a column for each
+LEADING = (1, 3)
 STOP_WORDS = frozenset(
     "a about am an and are as at be been being but by can could did do does doing for from had has"
     " have having he her his how i if in into is it its me my no nor not of on or our s she should"
@@ -48,8 +49,8 @@ _BYTES |= {
 class WordTable:
     """Properties of each id of a vocabulary; `word_table` makes it once per model."""
 
-    # (V,) bool: a piece continues the word before it if `continues` is true for the piece and
-    # `joins` for the piece before
+    # (V,) bool: a piece continues the word before it if `continues` is true for the piece, as for
+    # "##ing", and `joins` for the piece before. Pieces of scripts without spaces do neither.
     continues: np.ndarray
     joins: np.ndarray
     stop: np.ndarray  # (V,) bool: a stop word
@@ -121,6 +122,7 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     word[[number for piece, number in vocabulary.items() if piece.removeprefix("##").isalnum()]] = (
         True
     )
+    # a code is a piece's number + 1, of the singular if there is one: 0 is for "##s"
     for piece, number in vocabulary.items():
         if piece.endswith("s") and not piece.endswith("ss") and len(piece.removeprefix("##")) > 3:
             code[number] = vocabulary.get(piece[:-1], number) + 1
@@ -161,7 +163,7 @@ def _marked_table(vocabulary: Mapping[str, int], mark: str, idf: np.ndarray) -> 
     continues, joins, stop, word = (np.zeros(size, bool) for _ in range(4))
     code = np.arange(1, size + 1, dtype=np.uint64)
     cores = {number: _core(piece, mark) for piece, number in vocabulary.items()}
-    known: dict[str, int] = {}
+    known: dict[str, int] = {}  # pieces that begin a word come first, and keep their places
     for number, (core, begins) in sorted(cores.items(), key=lambda item: not item[1][1]):
         known.setdefault(core, number)
         if not _is_word(core):
@@ -241,7 +243,7 @@ class _Matches:
 
 
 # The columns of `sentence_features`, in the order of the heads' weights. A single number is the
-# value of all sentences.
+# value of all sentences. Divided by 4 or 8, the logarithms of usual numbers are about 1.
 COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
     # BM25 divided by the greatest value that a sentence can have
     "BM25 share": lambda m: m.score / max(float(m.local.sum()), 1e-9),
@@ -252,6 +254,7 @@ COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
     "local idf": lambda m: m.sums(_shares(m.local)),  # the same with the idf in this document
     # up to `WINDOW` sentences before and after
     "idf around": lambda m: _near(m.hits, m.static, len(m.lengths)),
+    # of single pieces, stop words and punctuation included: entry 1 of `_of_pieces` is their BM25
     "BM25 of pieces": lambda m: _of_best(
         _of_pieces(m.ids, m.bounds, *np.unique(m.query_ids, return_counts=True), len(m.table.idf))[
             1
@@ -413,7 +416,7 @@ def piece_features(
     ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray
 ) -> np.ndarray:
     """Compute features (S, 2) float32 of each sentence (ids (T,), bounds (S+1,)) from single pieces
-    that the query has too.
+    that the query has too, for recurrent models (`Scanner`); they are not of the `COLUMNS`.
 
     Column 0: share of the query's static idf (V,) in the sentence. Column 1: BM25 with the
     sentences of this document as the collection, divided by the sum of the query's idf in it.
@@ -422,6 +425,7 @@ def piece_features(
     hits, score, local = _of_pieces(
         ids[bounds[0] : bounds[-1]], bounds - bounds[0], terms, np.ones(len(terms)), len(idf)
     )
+    # the idf (`bm25`) of the query's pieces that no sentence has: log(1 + (S + 0.5) / 0.5) each
     absent = np.count_nonzero(local == 0) * np.log1p(2 * len(score) + 1)
     share = np.bincount(hits.sentence, idf[terms][hits.term], len(score)) / (
         idf[terms].sum() + 1e-6
@@ -458,13 +462,13 @@ def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
 def _pairs(
     term: np.ndarray,
     where: np.ndarray,
-    order: np.ndarray,
+    sizes: np.ndarray,
     bounds: np.ndarray,
     query: Words,
     terms: Terms,
 ) -> np.ndarray:
     """Return (S,) the share of the query's pairs of neighboring words (no stop words) that are
-    neighbors in the sentence.
+    neighbors in the sentence. `sizes` (T+1,): the words, without stop words, before each token.
     """
     sentences = len(bounds) - 1
     n = len(terms.keys)
@@ -472,7 +476,7 @@ def _pairs(
     wanted = np.unique(asked[:-1] * n + asked[1:])
     if not len(wanted) or len(term) < 2:
         return np.zeros(sentences)
-    place = order[where]
+    place = sizes[where]
     next_to = np.flatnonzero(place[1:] == place[:-1] + 1)
     pair = np.searchsorted(wanted, term[next_to] * n + term[next_to + 1])
     pair[pair == len(wanted)] = 0

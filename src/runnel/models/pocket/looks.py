@@ -1,15 +1,36 @@
 """The looks at a document whose sentence vectors are stored.
 
-The first look (`VectorScorer.look`) scores every sentence from stored vectors. Then a question or
-heading, here a *title*, passes a share of its score to the text below it (`first_look`). In the
-second look (`Judging.look`) the best sentences are read again by the judge layers, each with the
-text around it, and each token of the query is compared with the tokens of the sentence (late
-interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these sentences are read once more,
-in one sequence with the query, by the pair layers. Last, the document is judged as a whole: does it
-answer at all?
+First look, `first_look`: `VectorScorer.look` has scored every sentence from stored vectors (the
+`plain` scores); here titles pass a share of their scores to the text below them (`leads`).
 
-    T  tokens      S  sentences of a document      Q  tokens of the query
-    D  width of the vectors      F  lexical features
+Second look, `Judging.look`, in the order of its methods:
+
+    _choose        the best sentences of the first look
+    _judge         the judge layers read each of them with the text around it (`lay_around`), and
+                   each token of the query is compared with the tokens of the sentence (late
+                   interaction; Khattab and Zaharia, "ColBERT", 2020): `judge_only`
+    _judge_pairs   the pair layers read the best of these in one sequence with the query; to their
+                   score comes the cosine of query and sentence, each read alone: `together`
+    _conclude      the scores; and the document is judged as a whole: does it answer at all?
+
+The judge layers and the pair layers are sets of upper layers of the encoder. The encoder with one
+such set is a form (`steps.py`): "judge", "pair", and "texts" for texts read alone. The scores:
+
+    first    plain + shares of titles; a title itself loses 1, an aside has no score
+    judged   judge_only + together; one low number, `floor` + `lowest`, for all sentences that were
+             not read again
+    second   first + judged + shares of titles in `judged`
+
+If the model is calibrated, `second` becomes the logit of the probability that the sentence answers.
+
+The kind of a sentence (`text/kinds.py`) decides what is done with it:
+
+    title        a heading or a question: its answer is the text below it
+    ASIDE        a line of a table of contents, a running head, a page number, a rule: no answer
+    INTRODUCED   an item of a list: read with the sentence that introduces the list
+
+    T  tokens      S  sentences of a document      R  sentences read again
+    Q  tokens of the query      D  width of the vectors      F  lexical features
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +41,7 @@ import numpy as np
 from runnel.batching import top
 from runnel.models.model import Model
 from runnel.models.pocket.heads import Judge, PairJudge, normalize
-from runnel.models.pocket.layout import whole_tokens
+from runnel.models.pocket.layout import longest_block
 from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.pocket.steps import read_blocks
@@ -33,7 +54,9 @@ READ_AGAIN_TOGETHER = 88  # the most of all documents of a ranking together
 _PAIRS = 16  # the most sentences of a document that the pair layers read with the query
 _PAIRS_TOGETHER = 24  # the most of all documents together
 _ASKED = 32  # the most tokens of the query, from its beginning, that the pair layers read
-_PARTS = 3  # texts around a sentence that get a marker each: titles, text before, text after
+# End markers inside a row: each of its up to four parts (titles, text before, sentence, text after)
+# has one after it, and the last of these is the outer one.
+_INNER_MARKERS = 3
 _TITLES = 2  # the most titles above a sentence that are read with it
 _REACH = 12  # how many sentences below a title get a share of its score
 _DECAY = 0.3  # what each of these gets less than the one before
@@ -46,8 +69,10 @@ _TITLE = 1.0  # subtracted from the score of a title, because its answer is belo
 # other scores, and the cosine that changes nothing.
 _ALONE = 8.0
 _USUAL = 0.4
-_BEST = 3  # the number of the judge's best scores whose mean is a fact of the document
+# Facts are numbers by which a document is judged as a whole (`first_look`, `facts_with_judged`).
 FACTS = 4  # the number of facts of `first_look`
+_NEAREST = 4  # how many of the best cosines are averaged in a fact
+_BEST = 3  # how many of the judge's best scores are averaged in a fact
 
 
 class Around(NamedTuple):
@@ -73,7 +98,6 @@ PAIRED = Around(titles=24, near=32)
 # standard deviations, times this number.
 _STEPS = 4.0
 _DOCUMENT_IDF = list(COLUMNS).index("document idf")
-_NEAREST = 4  # how many of the best cosines are averaged in the facts
 
 
 def first_look(
@@ -93,7 +117,7 @@ def first_look(
 
     Args:
         query: (Q,) the ids of the query.
-        plain: (S,) float32 the head's scores, -inf for a sentence without a token.
+        plain: (S,) float32 the scores of `VectorScore`, -inf for a sentence without a token.
         cosines: (n,) of the query and each of the n sentences with a token; features: (n, F) of
             these.
     """
@@ -155,7 +179,7 @@ def lay_around(
     ids = document.ids
     start, stop = document.bounds[sentence : sentence + 2].tolist()
     text = ids[start:stop][:longest]
-    left = max(0, longest - len(text) - _PARTS)
+    left = max(0, longest - len(text) - _INNER_MARKERS)
     titles = titles[max(0, len(titles) - min(around.titles, left)) :]
     near = min(around.near, (left - len(titles)) // 2)
     before = ids[max(int(document.bounds[0]), start - near) : start]
@@ -199,6 +223,7 @@ class Judging:
         """
         if not self.head.calibrated:
             return True
+        # an unknown token counts as a letter of another script
         text = self._model.tokenizer.decode(query.tolist()).replace(
             "[UNK]", "\N{GREEK SMALL LETTER ALPHA}"
         )
@@ -221,6 +246,7 @@ class Judging:
             together = self._judge_pairs(self._pair, chosen, judge_only)
         if not self.head.calibrated:
             if len(judge_only):
+                # nobody has fitted how its scores add to the others: see `_STEPS`
                 spread = judge_only.std() + 1e-6
                 judge_only = _STEPS * (judge_only - judge_only.mean()) / spread
             floor = float(judge_only.min(initial=0.0))
@@ -258,13 +284,14 @@ class Judging:
         document_prompt = self._prompts["document"]
         rows = [self._row(look, place, document_prompt, JUDGED) for look, place in chosen]
         prompt = self._prompts["query"]
-        asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
+        asked_ids = chosen[0][0].query[: longest_block(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
         read = read_blocks(self._model, ("judge",), [query, *(row.ids for row in rows)])
-        hidden = [block for _, block in read]  # each row is one block
-        own = np.zeros(len(query), np.float32)
+        hidden = [block for _, block in read]  # each row is one block: it was cut to fit
+        own = np.zeros(len(query), np.float32)  # 0 for markers and prompt
         own[1 + len(prompt) : -1] = 1
         weights = self.head.weigh(hidden[0], self._model.words.idf[query]) * own
+        # the query's vectors, weights and mean, as `LateInteraction` takes them
         asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
         found = [
             self.head(*asked, vectors[row.sentence], vectors[row.around])
@@ -275,13 +302,16 @@ class Judging:
     def _judge_pairs(
         self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], judge_only: np.ndarray
     ) -> np.ndarray:
-        """Return the pair layers' score of each sentence, for at least one, and with it the
-        weighted cosine of the query and the sentence alone. Only the best sentences are read; the
-        others get the least of the scores.
+        """Return `together` for each sentence, at least one: the pair layers' score plus the
+        weighted cosine of the query and the sentence, each read alone. Only the best sentences are
+        read: at most `_PAIRS`, or `_PAIRS_TOGETHER` if more than `READ_AGAIN` were chosen, as only
+        several documents have. The others get the least of the scores.
         """
         before = [look.scores[s] + self.head.nearness(look.facts) for look, s in chosen]
         best = top(before + judge_only, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
-        asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
+        # The query, with the one marker after it, is the prompt of each row; it takes at most half
+        # of a block, so that the sentence has the other half.
+        asked = chosen[0][0].query[: min(_ASKED, longest_block(self._model.backbone, 1) // 2)]
         prompt = np.append(asked, self._markers[1])
         rows = [
             self._row(look, sentence, prompt, PAIRED)
@@ -309,7 +339,7 @@ class Judging:
         rows = []
         for name, ids in texts:
             prompt = self._prompts[name]
-            longest = whole_tokens(self._model.backbone, len(prompt))
+            longest = longest_block(self._model.backbone, len(prompt))
             rows.append(np.array([begin, *prompt, *ids[:longest], end], np.int32))
         read = read_blocks(self._model, ("texts",), rows)
         vectors = normalize(np.stack([hidden.mean(0) for _, hidden in read]))
@@ -319,12 +349,14 @@ class Judging:
         self, look: FirstLook, sentence: int, prompt: np.ndarray, around: Around
     ) -> SentenceRow:
         """Return the row of a sentence; see `lay_around`."""
-        longest = whole_tokens(self._model.backbone, len(prompt))
+        longest = longest_block(self._model.backbone, len(prompt))
         document = look.document
         kinds = document.kinds
+        # the last title above it; also the one before that, if they follow each other
         above = np.flatnonzero(np.isin(kinds[:sentence], TITLES))[-_TITLES:]
-        if len(above) == _TITLES and above[0] != above[1] - 1:  # only if they follow each other
+        if len(above) == _TITLES and above[0] != above[1] - 1:
             above = above[1:]
+        # the sentence that introduces its list
         if kinds[sentence] == INTRODUCED:
             others = np.flatnonzero(kinds[:sentence] != INTRODUCED)
             above = np.union1d(above, others[-1:])
@@ -345,8 +377,9 @@ class Judging:
         Args:
             again: (S,) the scores of the sentences that were read again; -inf for the others,
                 which count as `floor + lowest`.
-            judge_only: the judge layers' scores of the sentences that were read again.
+            judge_only: (R,) the judge layers' scores of the sentences that were read again.
             floor: the judge layers' score that the other sentences get.
+            lowest: the least of the pair layers' scores, or 0, which the other sentences get.
         """
         known = again > -np.inf
         judged = np.where(known, again, floor + lowest)
@@ -360,7 +393,8 @@ class Judging:
         answers = float(self.head.document(facts)[0])
         factor, summand = self.head.calibration.tolist()
         inside = factor * (look.scores + judged + from_titles) + summand
-        # the logit of sigmoid(inside) * sigmoid(answers)
+        # p = sigmoid(inside) * sigmoid(answers), here its logarithm `both`. Its logit is
+        # log(p) - log(1 - p); the minimum keeps 1 - p above 0.
         both = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
         scores = both - np.log(-np.expm1(np.minimum(both, -1e-12)))
         return SecondLook(

@@ -46,7 +46,7 @@ class PocketModel(Model):
         self.features = features
         self.weight = np.exp(features.log_weight)  # positive
         self.idf = features.idf
-        self.mark_vectors = None
+        self.mark_vectors = None  # an encoder reads no marks: they are for recurrent models
 
     refresh = __post_init__  # its heads do not change
 
@@ -83,17 +83,18 @@ def load_pocket(
     its files or this processor. Raise CheckpointError if the config or the file is damaged.
     """
     # 1. config.json: is it an encoder that finds sentences?
-    kind: Any = str(dtype).removeprefix("torch.")
+    wanted: Any = str(dtype).removeprefix("torch.")
     architecture = read.backbone.get("architecture")
     if architecture != "encoder" or not {"features", "sentences"} <= set(read.heads):
         return None
-    if kind not in ("auto", "float32", "bfloat16", "int8") or not backend.wants_cpu(device):
+    if wanted not in ("auto", "float32", "bfloat16", "int8") or not backend.wants_cpu(device):
         return None
     with valid_config(source):
         config = EncoderConfig.from_dict(read.backbone.get("config", {}), f"{source}: config.json")
     if config.begin_id is None:
-        return None  # it reads a text whole, not in passages
-    # 2. The header of the weights file, and the processor: are there kernels for its dtype?
+        return None  # it reads a text whole, not in passages, which begin with this id
+    # 2. The header of the weights file, and the processor: are there kernels for its dtype? bf16 is
+    # only for processors that multiply it, where it is the default.
     file = folder / FILE
     with errors_as(
         CheckpointError,
@@ -114,10 +115,10 @@ def load_pocket(
     from runnel.backbones.encoder.arrays import DEFAULT_DTYPE, ArrayEncoder
     from runnel.ops.int8_matmul import vnni_problem
 
-    if (kind == "int8" and vnni_problem()) or (kind == "bfloat16" and kind != DEFAULT_DTYPE):
+    if (wanted == "int8" and vnni_problem()) or (wanted == "bfloat16" and wanted != DEFAULT_DTYPE):
         return None
     # 3. The encoder and its heads.
-    backbone = ArrayEncoder(weights, file, config, DEFAULT_DTYPE if kind == "auto" else kind)
+    backbone = ArrayEncoder(weights, file, config, DEFAULT_DTYPE if wanted == "auto" else wanted)
     heads = {
         name: _read_head(name, options, backbone, weights, source)
         for name, options in read.heads.items()

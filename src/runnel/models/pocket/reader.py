@@ -13,7 +13,7 @@ import numpy as np
 
 from runnel.backbones.encoder.config import Form
 from runnel.models.pocket.heads import normalize
-from runnel.models.pocket.layout import Layout, lay_out, whole_tokens
+from runnel.models.pocket.layout import Layout, lay_out, longest_block
 from runnel.models.pocket.sentence_vectors import SentenceSums
 from runnel.models.pocket.steps import read_passages
 from runnel.models.reading import (
@@ -82,7 +82,8 @@ class PassageStream(Stream):
         `lay_out` does not cut such a text into passages.
         """
         layout, tokens = self._lay_out()
-        longest_whole = 0 if self.tokens else whole_tokens(self._model.backbone)
+        # `begun` texts are never one block (`lay_out`)
+        longest_whole = 0 if self.tokens else longest_block(self._model.backbone)
         # `passages` has the first sentence of each passage and, at its end, the number of
         # sentences: more than 3 entries are at least 3 passages, and entry -2 is the last passage.
         if len(layout.passages) > 3:
@@ -113,7 +114,7 @@ class PassageReader(Reader):
 
     stream = PassageStream
 
-    def cuts(self, row: np.ndarray) -> bool:
+    def splits(self, row: np.ndarray) -> bool:
         return len(row) > (self.model.backbone.max_tokens or len(row))
 
     def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
@@ -130,8 +131,9 @@ class PassageReader(Reader):
         In order: split and tokenize; lay out in passages; one `Request` for each document, which
         asks for the means (or the first or last tokens) of all passages; read; turn the pooled
         hidden vectors into vectors. With `options.remember` the same pass also fills
-        `SentenceSums`, the vectors of sentences, which `take` all hidden vectors: if the model has
-        layers for sentences, the hidden vectors of texts, then the hidden vectors of sentences.
+        `SentenceSums`, the vectors of sentences. They take all hidden vectors; if the model has
+        layers of its own for sentences (`own_sentences`), these are of two forms (`steps.py`), side
+        by side: "texts", then "sentences".
         """
         model = self.model
         ranked = [RankedText.of(document) for document in documents]
@@ -166,15 +168,21 @@ class PassageReader(Reader):
             memory = sums.result() if options.remember else None
             read.append(
                 ReadDocument(
-                    vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory
+                    vector=vectors[-1],
+                    spans=spans,
+                    passages=vectors[:-1],
+                    tokens=tokens_read,
+                    tokens_read=tokens_read,
+                    saved=None,
+                    memory=memory,
                 )
             )
         return read
 
 
 def _with_whole(result: Result) -> np.ndarray:
-    """Return the pooled token of each passage and, for the document, their mean weighted by the
-    passages' tokens, (P+1, D).
+    """Return the pooled token of each passage and, for the document, their sum weighted by the
+    passages' tokens, (P+1, D): it has the direction of the mean, and the head normalizes it.
     """
     tokens = np.asarray(result.hidden)
     _, sums = result.tag

@@ -1,6 +1,19 @@
 """Scores of a document's sentences, and of whole documents, from stored vectors.
 
-S  sentences of a document      D  width of the vectors      n  documents
+The order of work, in `VectorScorer`:
+
+    read_query   the query's vectors
+    read         documents become `SentenceVectors`, which a user may keep (`remember`)
+    look         the first look at such a document: scores of its sentences, from vectors and
+                 lexical features (`inputs`); `scan` reads and looks, `parts` explains a score
+    score        scores of whole documents, for a reranker (`relevance_features`)
+
+The encoder reads in one form or two (a form is the encoder with one set of upper layers, see
+`steps.py`): "sentences" for the vectors of sentences, and for whole documents also "texts", if
+sentences have layers of their own. Without such layers both are the same, so one is enough.
+
+S  sentences of a document      D  width of the vectors      n  documents, or sentences with a token
+F  lexical features of a sentence
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +31,7 @@ from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.memory import Memory, StatePrecision
 from runnel.models.model import Model
 from runnel.models.pocket.heads import VectorRelevance, VectorScore, normalize
-from runnel.models.pocket.layout import lay_out, whole_tokens
+from runnel.models.pocket.layout import lay_out, longest_block
 from runnel.models.pocket.lexical import FEATURES, WordTable, sentence_features, static_bm25
 from runnel.models.pocket.looks import Judging, first_look
 from runnel.models.pocket.sentence_vectors import SentenceSums, SentenceVectors
@@ -32,13 +45,11 @@ from runnel.text.sentences import SentenceTokens, sentence_of_tokens, split_sent
 
 @dataclass(frozen=True)
 class VectorQuery:
-    """A query that has been read: its ids, its vector (D,) for sentences, and its vector (D,) for
-    passages and whole documents.
-    """
+    """A query that has been read. With a single form, both vectors are the same."""
 
-    ids: np.ndarray
-    vector: np.ndarray
-    text: np.ndarray
+    ids: np.ndarray  # int32, without markers and prompt
+    vector: np.ndarray  # (D,) for sentences
+    text_vector: np.ndarray  # (D,) for passages and whole documents
 
 
 class VectorScorer:
@@ -48,13 +59,14 @@ class VectorScorer:
     layers of their own, a passage's vector is the sum of its sentences' vectors, and is not stored.
     """
 
+    # as `SentenceScorer` and `DocumentScorer` (`models/scoring.py`) ask
     remembers = True
     kind = SentenceVectors
     reads_pairs = False
 
     def __init__(self, model: Model, *, passages: bool = False) -> None:
         self.model = model
-        self._head: VectorScore = model.head("sentences")  # an encoder has it `for_sentences`
+        self._head: VectorScore = model.head("sentences")
         self._passages = passages and model.backbone.own_sentences
         self._forms: tuple[Form, ...] = ("texts", "sentences") if self._passages else ("sentences",)
         self.template = model.templates["document"]
@@ -68,7 +80,7 @@ class VectorScorer:
 
     def read_query(self, query: str) -> VectorQuery:
         """Read a query, a long one in passages, like a document. Its vectors are weighted means of
-        all hidden vectors.
+        all hidden vectors, those of markers and prompt included.
         """
         # 1. The ids to read.
         expect_text(query, "the query")
@@ -79,12 +91,13 @@ class VectorScorer:
         query = lead + query.strip()
         encoded = self.template.encode_query(tokenizer, query)
         bounds = np.array([0, len(encoded)])
-        if len(encoded) > whole_tokens(backbone, len(prompt)):
+        if len(encoded) > longest_block(backbone, len(prompt)):
             bounds = sentence_of_tokens(split_sentences(query), encoded)
         row = lay_out(encoded.ids, bounds, backbone, tokenizer.markers(), prompt=prompt).ids
-        # 2. Their mean, of each form.
+        # 2. Their mean. The hidden vectors of two forms are side by side, (n, 2 D), and so are the
+        # two sums in `total`: first "texts", then "sentences".
         weights = np.asarray(on_cpu(self.model.weight))[row]
-        total = np.zeros(1)
+        total = np.zeros(1)  # takes the width of the first summand
         for start, hidden in read_blocks(self.model, self._forms, [row]):
             total = total + weights[start : start + len(hidden)] @ hidden
         mean = (total / weights.sum(dtype=np.float64)).astype(np.float32)
@@ -95,6 +108,8 @@ class VectorScorer:
         self, documents: Iterable[SentenceTokens], progress: Progress | None = None
     ) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
+        # A step of the encoder has blocks of several documents, so their rows are laid out ahead;
+        # `tee` keeps each document's sums until its hidden vectors come.
         count = TokenCount(progress)
         laid, unread = tee(
             SentenceSums(self.model, tokens, passages=self._passages) for tokens in documents
@@ -188,7 +203,7 @@ class VectorScorer:
                 np.zeros((0, document.vectors.shape[1]), np.float32),
                 np.zeros((0, FEATURES), np.float32),
             )
-        # of the full ones
+        # of sentences with a token: equal bounds are those of empty sentences
         features = sentence_features(
             document.ids, np.unique(document.bounds), query.ids, self.model.words
         )
@@ -202,14 +217,15 @@ def relevance_features(
     backbone: Blocks,
     prompt: int = 0,
 ) -> np.ndarray:
-    """Return the features of `VectorRelevance`, (3,) float32; zeros for a document without a token.
-    `prompt`: its tokens.
+    """Return the features of `VectorRelevance`, (3,) float32: the best cosine of the query and a
+    passage, the cosine of the query and the whole document, and `static_bm25`. All are zeros for a
+    document without a token. `prompt`: the number of its tokens.
     """
     if not len(document.ids):
         return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
     passages = document.passage_sums(backbone, prompt)
     vectors = normalize(np.concatenate([passages, passages.sum(0, keepdims=True)]))
-    *cosines, whole = (vectors @ query.text).tolist()
+    *cosines, whole = (vectors @ query.text_vector).tolist()
     return np.array(
         [max(cosines), whole, static_bm25(document.ids, query.ids, words)], dtype=np.float32
     )

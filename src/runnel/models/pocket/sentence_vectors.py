@@ -22,8 +22,9 @@ from runnel.request import Array
 from runnel.text.sentences import SentenceTokens
 
 _WIDEST = 127  # the largest 8-bit number
-_ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...
-_PASSAGES = ("passages", "passage_scales")  # ... and those that it may have
+# names of the stored arrays of `SentenceVectors`: those that it has, and those that it may have
+_ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")
+_PASSAGES = ("passages", "passage_scales")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +80,9 @@ class SentenceSums:
     """Sums the hidden vectors of a document's sentences, and rounds each sum to 8 bits when its
     sentence or passage is complete.
 
-    `passages`: sentences have layers of their own. Then a token has two hidden vectors side by
-    side, (2 D,): first the one for passages, then the one for sentences.
+    `passages`: also sum the vectors of passages, because sentences have layers of their own. Then a
+    token has two hidden vectors side by side, (2 D,): first the one for passages, then the one for
+    sentences.
     """
 
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
@@ -129,10 +131,12 @@ class SentenceSums:
 
 
 class _Rounded:
-    """Sums over ranges of tokens in 8 bits, (n, D), with scales (n,); zeros before they are known.
+    """Sums over k ranges of tokens in 8 bits, as rows of an array (count, D) with scales (count,);
+    zeros before they are known.
 
-    The edges of the ranges cut the row into stretches: ranges, and gaps between them. A stretch is
-    summed in fp32 as far as it is taken at a time, and in fp64 beyond that.
+    The edges of the ranges cut the row into stretches: stretch 0 before the first edge, then ranges
+    and the gaps between them. A stretch is summed in fp32 as far as it is taken at a time, and in
+    fp64 beyond that.
     """
 
     def __init__(
@@ -158,7 +162,7 @@ class _Rounded:
         if len(self._ranges) == 1:  # usual for short texts, and faster
             first, last = np.clip(self._ranges[0], start, inside.stop)
             sums = (self._weights[first:last] @ hidden[first - start : last - start])[None]
-            stretches = np.array([1])
+            stretches = np.array([1])  # the range; before it is stretch 0
         else:
             sums = np.add.reduceat(self._weights[inside, None] * hidden, firsts)
         sums = sums.astype(np.float64)

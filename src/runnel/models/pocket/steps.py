@@ -1,10 +1,18 @@
-"""The steps in which an encoder reads documents, and whatever else is laid out in passages: whole
-blocks of one row of ids or several, laid end to end.
+"""The steps in which an encoder reads documents: a step is one call of the encoder, with whole
+blocks of one row or several, laid end to end.
+
+Row      the ids of a text with the markers around its blocks (`models/pocket/layout.py`).
+Block    the tokens that the encoder reads together, from a begin marker to the end marker. It needs
+         nothing of the blocks before it, because there is no state.
+Form     the encoder with one set of upper layers; all forms share the lower ones, which a step
+         runs once (`backbones/encoder/config.py`). "texts" reads a text by itself; "sentences" is
+         for the vectors of a text's sentences; "judge" and "pair" read the best sentences again. A
+         form without layers of its own gives the same as "texts".
 
 `read_blocks` reads for the sentence retriever (`VectorScorer` and `Judging`), and `read_passages`
-pools what it reads for the embedder (`PassageReader`). A block needs nothing of the blocks before
-it, because there is no state. `Engine` reads the texts that an embedder reads whole: threads
-share the steps of short texts there. It also reads all texts of recurrent models.
+pools what it reads for the embedder (`PassageReader`). Other texts of an embedder
+(`Embedder.encode`), and all texts of recurrent models, are read by an `Engine`, where threads share
+the steps of short texts.
 
 T  tokens of a row      n  tokens of a block      D  width of the hidden vectors
 """
@@ -20,7 +28,9 @@ from runnel.errors import NumericalError
 from runnel.models.model import Model
 from runnel.request import OpenRequest, Request, Result, TokenCount, on_cpu
 
-_STEP = 1024  # tokens: on a CPU longer steps gain little (docs/performance.md)
+# Tokens of a step without torch: on a CPU longer ones gain little (docs/performance.md). With
+# torch, perhaps on a GPU, a step has as many as the engine's.
+_STEP = 1024
 
 
 def read_blocks(
@@ -31,16 +41,20 @@ def read_blocks(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Read rows of ids (T,), which are taken as there is room in a step.
 
-    `count` counts the tokens of each step.
+    Args:
+        forms: each gives a token a hidden vector of its own.
+        count: counts the tokens of each step.
 
     Yields:
         The blocks of all rows in order, none for an empty row: the place of the block's first token
-        in its row, and the hidden vectors (n, forms D) float32, of all forms side by side. They are
-        bit-equal in whatever steps they are read.
+        in its row, and the hidden vectors (n, forms D) float32: for each token the vectors of all
+        forms, side by side in the order of `forms`. They are bit-equal in whatever steps they are
+        read.
 
     Raises:
         NumericalError: a hidden vector is NaN or infinite.
     """
+    # `block_ends` finds the blocks of a row by their begin markers
     blocks = (
         (start, row[start:end])
         for row in rows
@@ -69,8 +83,8 @@ def read_blocks(
 def read_passages(
     model: Model, requests: Sequence[Request], forms: Sequence[Form], count: TokenCount
 ) -> Iterator[Result]:
-    """Yield the results of requests, as an engine does, in order. They are of the first of the
-    forms; `Request.take` gets the hidden vectors (n, forms D) of all.
+    """Yield the results of requests, as an engine does, in order. They are pooled from the hidden
+    vectors of the first of the `forms`; `Request.take` gets the hidden vectors (n, forms D) of all.
 
     Raises:
         NumericalError: a hidden vector is NaN or infinite.
@@ -78,8 +92,8 @@ def read_passages(
     weight = np.asarray(on_cpu(model.weight))
     blocks = read_blocks(model, forms, (request.ids for request in requests), count)
     for request in requests:
-        reading = OpenRequest(request, request.ids)
-        while reading.left:
+        reading = OpenRequest(request, request.ids)  # sums and picks hidden vectors block by block
+        while reading.left:  # tokens
             start, hidden = next(blocks)
             if request.take is not None:
                 request.take(start, hidden)

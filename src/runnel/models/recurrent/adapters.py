@@ -48,8 +48,9 @@ def add_lora(
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from peft import LoraConfig, inject_adapter_in_model
 
-    # The other upper layers of an encoder (`backbones/encoder/model.py`) get no adapters: training
-    # does not run them. PEFT warns if the pattern matches no layer, so other models get none.
+    # An encoder's layers for other forms than "texts" (`backbones/encoder/config.py`) get no
+    # adapters, because `forward` does not run them. PEFT warns if the pattern matches no layer, so
+    # other models get no pattern.
     others = r"(sentence|judge|pair)_layers\..*"
     exclude = (
         others if any(re.match(others, name) for name, _ in backbone.named_modules()) else None
@@ -62,7 +63,7 @@ def add_lora(
         exclude_modules=exclude,
     )
     inject_adapter_in_model(config, backbone, _NAME)
-    wide = stream_dtype(next(backbone.parameters()))
+    wide = stream_dtype(next(backbone.parameters()))  # fp32, or fp64
     for name, parameter in backbone.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.to(wide)  # PEFT uses the weights' dtype
@@ -187,7 +188,7 @@ def _quantize(backbone: Backbone) -> None:
     from bitsandbytes.nn import Linear4bit, Params4bit  # type: ignore[attr-defined]
 
     for name in _linear_layers(backbone):
-        if name.endswith(backbone.stays_wide):
+        if name.endswith(backbone.stays_wide):  # small layers that feed exponentials
             continue
         layer: Any = backbone.get_submodule(name)
         small = Linear4bit(

@@ -37,7 +37,7 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     tables = {module.weight for module in backbone.modules() if isinstance(module, nn.Embedding)}
     return CheckpointFacts(
         path,
-        checkpoint.layout,
+        checkpoint.layout,  # what format it has, in words
         backbone,
         weights={name: tuple(weight.shape) for name, weight in backbone.named_parameters()},
         matrices=backbone.matrices,
@@ -52,11 +52,11 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
 
 
 def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
-    """Return tokenizer, markers, heads, templates and prompts, as loading would combine them. It
-    may lower a transformer's max_tokens.
+    """Return tokenizer, markers, heads, templates and prompts, as loading would combine them. Like
+    loading, it may lower a transformer's max_tokens (`read_encoder`).
     """
     zero = torch.zeros(())
-    # right shapes, no memory
+    # tensors of the right shapes without memory: all numbers of one are the same zero
     heads = {key: zero.expand(shape) for key, shape in described.heads.items()}
     backbone = described.backbone
     config = read_config(described.checkpoint) or {}

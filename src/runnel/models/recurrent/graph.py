@@ -33,8 +33,8 @@ class Long:
     """
 
     segment_tokens: int | None = None  # for recurrent backbones; None: whole rows
-    # For the backward pass, keep only the input of each layer; of rows in segments, only the state
-    # before each segment.
+    # For the backward pass, keep only the input of each layer (in the backbone); of rows in
+    # segments, only the state before each segment (in `read`).
     recompute: bool = False
     bf16: bool = False  # autocast of linear layers; weights, states and results keep their dtypes
 
@@ -68,7 +68,8 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
         packed = pack([(reading, min(size, reading.left)) for reading in active])
         run = (model, packed, state, long)
         parts, state = checkpoint(_run, *run, use_reentrant=False) if recompute else _run(*run)
-        # 3. Keep the requested vectors and sums of the segment.
+        # 3. Keep the requested vectors and sums of the segment: `shares` says which tokens of the
+        # step are of which reading.
         for (reading, count), part in zip(packed.shares, parts, strict=True):
             reading.add(count, *part)
         # 4. Go on with the texts that have tokens left, and with their rows of the state.
@@ -95,7 +96,7 @@ def _run(
     """Run one step: return the `OpenRequest.part` of each reading, and the state after the step."""
     features = model.features
     ids = torch.from_numpy(packed.ids).to(model.backbone.device)
-    added = None
+    added = None  # the vectors of the tokens' marks (`models/head.py`)
     if packed.marks is not None and features is not None:
         added = torch.from_numpy(packed.marks).to(features.mark_vectors) @ features.mark_vectors
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=long.bf16):
@@ -116,7 +117,7 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
 
 def trains_pairs(model: Model) -> bool:
     """Return whether the reranker scores one hidden vector of a pair that is read as one text: only
-    such rerankers can be trained here.
+    such rerankers can be trained here. `make_pair` asks for this vector, not for a mean of all.
     """
     head = model.head("rerank")
     return head.inputs in ("text", "matches") and head.pooling != "mean"

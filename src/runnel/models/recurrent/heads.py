@@ -5,7 +5,7 @@ head of arrays (`models/pocket/heads.py`). A head turns hidden vectors into vect
     D  width of the hidden vectors      E  width of a text's vector      V  vocabulary      n  items
     F  lexical features
 
-All but `LmHead` run in fp32 (fp64 for a model in fp64).
+All but `LmHead` run in fp32 (fp64 for a model in fp64). docs/papers.md lists the papers, A to E.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,9 @@ class TorchHead(nn.Module, Head):
 
 
 class HeldHead(TorchHead):
-    """The weights of an `ArrayHead` as parameters, which move, train and are saved with a torch
-    model. `refresh` copies them into `head`, which computes.
+    """A torch module that holds the weights of an `ArrayHead` as parameters, which move, train and
+    are saved with a torch model. `refresh` copies them into the `ArrayHead`, `head`, which computes
+    for inference.
 
     Layers and numbers have the names of `head`. A new layer begins as torch's layers do, or with
     the numbers of `Linear.fill`.
@@ -66,7 +67,8 @@ class HeldHead(TorchHead):
                 )
         self.refresh()
 
-    def __getattr__(self, name: str) -> Any:  # its layers and numbers are made by name
+    # Layers and numbers are set by name: this tells a type checker that there may be any.
+    def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name)
 
     @property
@@ -80,7 +82,9 @@ class HeldHead(TorchHead):
             self.head.load({name: part.float().cpu().numpy() for name, part in held.items()})
 
     def forward(self, *inputs: Any) -> Any:
-        """Run `head` on arrays. In training, `lab/training/vector_scores.py` computes instead."""
+        """Run `head` on arrays, for inference. In training, `lab/training/vector_scores.py`
+        computes the same with the parameters.
+        """
         return self.head(*inputs)
 
 
@@ -244,11 +248,12 @@ def with_sentence_heads(encoder: Any, heads_before: nn.ModuleDict) -> nn.ModuleD
     """Return the heads of an encoder's model, and untrained heads with which any encoder finds
     sentences (`Model.for_sentences`).
 
-    A score adds up the comparison of vectors, the comparison of words, and the second look; nothing
-    is calibrated. A passage begins with the prompt for documents, a query with the prompt for
-    queries. A sentence's vector is the mean of the hidden vectors of its tokens in the passage, and
-    a query's vector the mean of its tokens', also if the model pools the first token, which stands
-    for the whole passage. The model's own pooling makes the vectors of texts and passages.
+    A score adds up the comparison of vectors, the comparison of words, and the second look, which
+    reads the best sentences again (`models/pocket/looks.py`); nothing is calibrated. A passage
+    begins with the prompt for documents, a query with the prompt for queries. A sentence's vector
+    is the mean of the hidden vectors of its tokens in the passage, and a query's vector the mean of
+    its tokens', also if the model pools the first token, which stands for the whole passage. The
+    model's own pooling makes the vectors of texts and passages.
     """
     with torch.random.fork_rng(devices=[]):  # the same weights each time
         torch.manual_seed(0)

@@ -52,7 +52,7 @@ class Continuation:
 
 class LanguageModel:
     """A recurrent backbone with its LM head, tied or with a matrix (V, D) in the dtype of the
-    products.
+    embedding table.
     """
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: LmHead) -> None:
@@ -74,6 +74,7 @@ class LanguageModel:
         after the last one.
         """
         with inference():
+            # None: one sequence
             hidden, state = self.backbone(ids.to(self.backbone.device), None, state)
             return self._project(hidden), state
 
@@ -117,11 +118,13 @@ class LanguageModel:
             if token in stops:
                 return Continuation(self.tokenizer.decode(ids), tuple(ids), "stop", state)
             ids.append(token)
+            # also the last token: `Continuation.state` is after all of `ids`
             logits, state = self._read(torch.tensor([token]), state)
             if len(ids) == max_tokens:
                 return Continuation(self.tokenizer.decode(ids), tuple(ids), "length", state)
 
     def _encode(self, text: str, state: State | None) -> Tensor:
+        # after other text, without a begin marker or a space that the tokenizer adds at the start
         ids = (
             encode_prompt(self.tokenizer, text)
             if state is None
@@ -208,6 +211,7 @@ def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> L
         ),
         None,
     )
+    # what a config does not say is a property of the family: `ties_lm_head`, `logit_cap`
     tied = config.get("tie_word_embeddings", config.get("tie_embeddings", backbone.ties_lm_head))
     cap = (
         None

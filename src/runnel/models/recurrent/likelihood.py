@@ -45,6 +45,6 @@ class QueryLikelihood(Head):
         scores = []
         for vectors in hidden:  # (T, D); the logits of one document at a time are in memory
             logits = self._lm_head(vectors.to(self._table.device), self._table)
-            probable = logits[:, : self._vocabulary].float().log_softmax(-1)
-            scores.append(probable.gather(1, asked[:, None]).mean().cpu())
+            log_probabilities = logits[:, : self._vocabulary].float().log_softmax(-1)
+            scores.append(log_probabilities.gather(1, asked[:, None]).mean().cpu())
         return torch.stack(scores)

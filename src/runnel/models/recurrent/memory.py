@@ -22,8 +22,8 @@ from runnel.ops.numba_math import as_array
 class DocumentState(Remembered):
     """The state after a document, in a precision, with a hidden vector and its distinct token ids.
 
-    The vector is the mean of the document's hidden vectors; for the query's likelihood, the last
-    one.
+    The vector is the mean of the document's hidden vectors; for the query's likelihood the last
+    one, which predicts the first token of the query (`scorer.py`).
     """
 
     text: str
@@ -34,6 +34,7 @@ class DocumentState(Remembered):
 
     @classmethod
     def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> DocumentState:
+        # numpy has no bf16: its bits are stored as uint16
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return cls(
             text,
@@ -57,11 +58,14 @@ class DocumentState(Remembered):
         *,
         kept_vector: Literal["mean", "last"] = "mean",
     ) -> DocumentState:
-        """Keep a state of one row in a precision, with a vector under its name; ids are sorted."""
+        """Keep a state of one row in a precision, with `vector` under the name `kept_vector`; ids
+        are sorted.
+        """
         tensors = {"tokens": state.tokens, kept_vector: vector, "ids": torch.from_numpy(ids)}
         whole = sum(tensor.numel() for tensor in state.tensors.values())
         for name, tensor in state.tensors.items():
-            if 100 * tensor.numel() < whole:  # small, and may scale the others (xLSTM's m and n)
+            # Under a percent of the state: saves nothing, and may scale the rest (xLSTM's m and n)
+            if 100 * tensor.numel() < whole:
                 tensors[f"state.{name}"] = tensor
             elif precision == "int8" and tensor.shape[-1] >= 16:
                 # short last dimensions (conv tails) are a few percent

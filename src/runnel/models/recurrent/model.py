@@ -76,7 +76,7 @@ class TorchModel(Model):
         self.refresh()
 
     def refresh(self) -> None:
-        for derived in ("words", "for_sentences", "engine"):
+        for derived in ("words", "for_sentences", "engine"):  # cached properties of `Model`
             vars(self).pop(derived, None)
         for head in self.heads.values():
             if isinstance(head, HeldHead):
@@ -93,6 +93,7 @@ class TorchModel(Model):
 
     def with_sentences(self) -> Model:
         assert isinstance(self.backbone, Encoder)
+        # by the id of the begin marker, the encoder finds the passages in a row of ids
         encoder = self.backbone.in_passages(self.tokenizer.markers()[0])
         return replace(self, backbone=encoder, heads=with_sentence_heads(encoder, self.heads))
 
@@ -126,7 +127,8 @@ class TorchModel(Model):
         tensors: dict[str, Tensor] = {}
         for prefix, module in (("backbone", self.backbone), ("heads", self.heads)):
             for name, tensor in module.state_dict().items():
-                # in layers that run in 8 bits
+                # a layer in 8 bits has the scales of its weight as "weight_scale"; the file says
+                # "weight.scale"
                 key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"
                 wide = tensor.ndim == 2 and tensor.shape[1] >= 64 and tensor.is_floating_point()
                 if weights == "int8" and wide and prefix == "heads":

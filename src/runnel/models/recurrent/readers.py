@@ -52,7 +52,8 @@ class StateStream(Stream):
 
     def _start(self, lead: str) -> None:
         backbone = self._model.backbone
-        # Raise now if the backbone has no state; `zeros(1)` are the bounds of no sequences.
+        # Raise now, with the backbone's own message, if it has no state. `zeros(1)` are the bounds
+        # of no sequences.
         backbone.check_whole(np.zeros(1), continues=not backbone.recurrent)
         self._tokens = self._model.tokenizer.stream()
         self._state = backbone.new_state(1)  # after the words that cannot change any more
@@ -265,7 +266,8 @@ class StateReader(TextReader):
         except (StateError, KeyError, IndexError) as error:
             log.warning("%s; reading the document from the start", error)
             return
-        # The saved passages end where a passage of this document starts, before its last one.
+        # The saved passages end where a passage of this document starts, before its last one: at
+        # passage `count`, if it has as many.
         same_passages = (
             at <= reading.split and reading.starts[min(count, len(reading.starts) - 1)] == at
         )
@@ -274,7 +276,10 @@ class StateReader(TextReader):
             reading.pooled, reading.sum, reading.total = pooled, sums, total
 
     def _pack(self, reading: _Reading) -> bytes:
-        """Pack what `_resume` needs, when `reading` has been read up to its split."""
+        """Pack what `_resume` needs, when `reading` has been read up to its split: the state, its
+        number of "tokens", the pooled vectors of the "known" passages, the "sum" and "total" of all
+        tokens; "at", the split; "depends", a digest of all that these depend on.
+        """
         assert reading.state is not None
         tensors = {"tokens": reading.state.tokens, "known": reading.pooled, "sum": reading.sum}
         tensors |= {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
@@ -289,6 +294,8 @@ class StateReader(TextReader):
         """Make the request for the tokens `begin` to `stop`. Its result has a row for each passage
         in them, then a row for the rest, the tokens after the last passage, and one for all of
         them. If there is no rest, as before the split, its row is the last token alone.
+
+            begin | passage 0 | passage 1 | ... | rest | stop      rows: 0, 1, ..., rest, all
         """
         inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
         starts = reading.starts[inside] - reading.begin
@@ -322,7 +329,8 @@ class StateReader(TextReader):
     def _remembered(self, reading: _Reading, state: State, after: Tensor) -> DocumentState:
         """Make the remembered document from the end state, as `Reranker.remember` does: with the
         mean of the hidden vectors from the document's first token on. `after` (D,) is the mean of
-        the rest, the tokens after the last passage.
+        the rest, the tokens after the last passage. It is asked for only where `Reranker.shares` is
+        true, so the pooling is "mean".
         """
         # The mean of the passages' means and of the rest, each weighted by the weights of its
         # tokens. `unique` drops the last edge if there is no rest.

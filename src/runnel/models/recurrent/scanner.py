@@ -1,7 +1,7 @@
 """Sentence scores from one pass of a recurrent model over the query and then the whole document.
 
-Each sentence is scored at its last visible token. Paper E (docs/papers.md) does the same, but
-begins again every 120k tokens; here the state is carried to the end.
+Each sentence is scored at its last token with a visible character. Paper E (docs/papers.md) does
+the same, but begins again every 120k tokens; here the state is carried to the end.
 
     read_query    reads the query once; its state begins every document
     scan          reads each document from that state, and scores its sentences as they end
@@ -91,6 +91,7 @@ class ItemMaker:
         if spans is None and self._unit == "sentence":
             # Only spans: the kinds of sentences, such as headings, are not needed.
             spans = split_sentences(document)
+        # a model of "clauses" reads a changed text; `kept` are the characters that it has of it
         text, kept = (document, None) if spans is not None else as_read(document, self._unit)
         encoded = [self.template.encode(self.tokenizer, "document", text)]
         if spans is None:
@@ -125,9 +126,9 @@ class ItemMaker:
         sentences with a token.
         """
         full = tokens.full
-        edges = np.unique(tokens.bounds)
+        edges = np.unique(tokens.bounds)  # of the sentences with a token: those of others are equal
         marks = np.zeros((len(tokens.ids), MARKS), np.float32)
-        lexical = np.zeros((len(edges) - 1, 0), np.float32)
+        lexical = np.zeros((len(edges) - 1, 0), np.float32)  # a head of other inputs has none
         if self._matches:
             marks = mark(tokens.ids, np.unique(query_ids), self._idf, MARK_DOCUMENT)
             lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
@@ -190,6 +191,7 @@ class Scanner:
         total = len(tokens.ids)
         sums = np.zeros(len(tokens.spans))
         seen = np.zeros(len(tokens.spans))
+        # windows of which the last reaches the end of the document
         for start in range(0, max(total - window, 0) + stride, stride):
             # The sentences that are whole in the window.
             first = int(np.searchsorted(tokens.bounds[:-1], start))
@@ -207,6 +209,9 @@ class Scanner:
         )
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
+        # Two requests: the engine reads the one that is returned, and hands over all hidden vectors
+        # as they come (`take`); `reading` picks what the head needs of them, so that scores are
+        # computed sentence by sentence.
         ends, ranges, marks, lexical = self._maker.units(query.ids, tokens)
         reading = OpenRequest(
             Request(tokens.ids, ends, ranges if self._head.inputs == "matches" else None),

@@ -11,8 +11,8 @@ token. With the template "query: {query} document: {document}" and a document of
 `Item.request` asks the engine for what the head needs, which depends on its `Head.inputs`:
 
     inputs       the request asks for                          the head is called with
-    "text"       the hidden vectors at the units' ends, or     these (n, D)
-                 for a pair what `Head.request` pools
+    "text"       the hidden vectors at the units' ends; for    these (n, D)
+                 a pair the one that `Head.request` pools
     "state"      the state after the text                      its tensor `Head.state` (1, L, ...)
     "tokens"     the hidden vectors before each token of the   these (1, Q, D); `tag`, the query's
                  query; its `tag` is the query's ids           ids (Q,)
