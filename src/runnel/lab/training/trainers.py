@@ -7,8 +7,8 @@ embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch 
             negatives ranking loss)
 rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives
             (its ListNet loss)
-sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers below it
-            LayerTrainer
+sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers of an
+            encoder that make these vectors LayerTrainer (`vectors`)
 generate    GeneratorTrainer
 """
 
@@ -67,6 +67,7 @@ class _Saving(Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
+        # the first module of the library's model is runnel's wrapper
         inside: Model = self.model[0].model  # type: ignore[index]
         if inside.backbone.adapted:
             load_adapter(inside, resume_from_checkpoint)
