@@ -68,7 +68,7 @@ def _describe_encoder(folder: Path, description: Description) -> CheckpointFacts
     """Return the facts of an encoder from its config and the header of its weights file."""
     file = folder / "model.safetensors"
     with valid_config(str(folder)):
-        shape = EncoderConfig.from_dict(description.backbone.get("config", {}), str(folder))
+        config = EncoderConfig.from_dict(description.backbone.get("config", {}), str(folder))
     try:
         with safe_open(file, "numpy") as weights:
             slices = {name: weights.get_slice(name) for name in weights.keys()}
@@ -86,11 +86,11 @@ def _describe_encoder(folder: Path, description: Description) -> CheckpointFacts
         stored[_NAMES[dtype]] += prod(shapes[name]) * DTYPE_BYTES[_NAMES[dtype]]
     layers = _start_with("backbone.", shapes)
     held = {name: StoredShape(size, file.name) for name, size in layers.items()}
-    check_tensors(held, weight_shapes(shape), str(folder))
+    check_tensors(held, weight_shapes(config), str(folder))
     return CheckpointFacts(
         folder,
         f"{EncoderShape.title}, runnel layout",
-        EncoderShape(shape),
+        EncoderShape(config),
         weights=layers,
         matrices=LOW_PRECISION,  # weights that take the dtype that is loaded; others stay fp32
         embedding_parameters=prod(layers["embeddings.weight"]) + prod(layers["positions.weight"]),

@@ -149,7 +149,7 @@ def head_options(
     # but all its other arguments.
     names = inspect.signature(kinds[kind]).parameters
     taken = {
-        name: getattr(backbone, name) for name in ("vocab_size", "hidden_size") if name in names
+        size: getattr(backbone, size) for size in ("vocab_size", "hidden_size") if size in names
     }
     if "state_shapes" in names:
         taken["state_shapes"] = backbone.state_shapes()

@@ -205,6 +205,7 @@ def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int
     if question.text:
         pattern = r"\s+".join(map(re.escape, question.text.split()))
         found = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+        # `Places.at` returns first the page
         return [span for span in found if question.page in (None, places.at(span[0])[0])]
     # The blocks on the page; none if no page is expected: no block has page 0, but some have None.
     return [(start, end) for start, end, _, page in places.spans() if page == (question.page or 0)]

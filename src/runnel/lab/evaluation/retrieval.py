@@ -445,6 +445,7 @@ def _search_all(journal: Journal, task: Task, search: SearchTexts) -> None:
             for pair in zip(block, search([text for _, text in block]), strict=True)
         )
         for (query, _), hits in progress.count(rankings):
+            # 9 digits, which keep a score of float32 exactly
             journal.add(Row(query, lines_of(query, hits, ".9g")))
     finish_run(journal, {"count": len(task.queries)})
 

@@ -1,7 +1,7 @@
-"""What the Trainers of whole models share: `unfreeze` makes a model trainable, `sentence_scores`
-computes the scores of a recurrent sentence retriever with autograd's graph, and `freeze` prepares
-the trained model for inference. (`models/recurrent/graph.py` reads texts with the graph, and has
-the vectors of embedders and the scores of rerankers.)
+"""Steps in the training of a whole model: `unfreeze` makes it trainable; `sentence_scores` computes
+the scores of a recurrent sentence retriever with autograd's graph; `freeze` prepares the trained
+model for inference. (`models/recurrent/graph.py` reads texts with the graph, and has the vectors of
+embedders and the scores of rerankers.)
 
 S  sentences of a document
 """

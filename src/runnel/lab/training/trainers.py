@@ -96,7 +96,7 @@ def make_trainer(
     bf16 = recipe.train.precision == "bf16"
     sizes = sizes_of(recipe)
     shared = arguments(recipe, folder) | sizes
-    data_parts = (data.train, data.held_out)
+    data_parts = (data.train, data.held_out)  # `run` calibrates with `data.aside` after training
     if recipe.model.layers:  # its module has its own autocast
         args = TrainingArguments(**shared)
         return LayerTrainer(model, args, *data_parts, bf16=bf16, top_k=top_k or (10,))

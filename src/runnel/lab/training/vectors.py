@@ -142,8 +142,7 @@ def span_recalls(
         return None
     recalls = []
     for k in top_k:
-        best = ranked[:k]
-        hits = [((best >= first) & (best < last)).any() for first, last in evidence]
+        hits = [((first <= ranked[:k]) & (ranked[:k] < last)).any() for first, last in evidence]
         recalls.append(float(np.mean(hits)))
     return recalls
 
