@@ -230,13 +230,10 @@ def _sections(sentences: _Sentences) -> Iterator[_Section]:
         ):
             # the heading may only begin the sentence: then the rest of the sentence is below it
             opened.append(
-                (
-                    "heading",
-                    (start, start + size),
-                    number if start + size < end else number + 1,
-                )
+                ("heading", (start, start + size), number if start + size < end else number + 1)
             )
-    # each ends where the next one begins, the last one with the text (no title: only the text's)
+    # Each ends where the next one begins, the last one with the text. (Without any, there is one
+    # stop more, the text's.)
     stops = [source[0] for _, source, _ in opened[1:]] + [len(sentences.text)]
     for (strategy, source, first), stop in zip(opened, stops, strict=False):
         if first < len(sentences):

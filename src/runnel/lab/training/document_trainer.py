@@ -6,8 +6,8 @@ with the mean loss over the documents of a step; `AveragedTrainer`, for a part o
 `PackedTrainer`, for a whole model; `SentenceTrainer`, with the loss of paper E (docs/papers.md).
 
 A document of the data is an item: what the trained module takes, such as a query and a document
-with labels of its sentences (`Item`). The same document for another query is another item. Where
-batches are filled, an item is a row of T tokens.
+with labels of its sentences (`Item`; the same document for another query is then another item).
+Where batches are filled, an item is a row of T tokens.
 
 Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine
 for one seed and epoch. A row of T tokens joins the group where k = max_tokens // T rows fill a

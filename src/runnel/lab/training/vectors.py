@@ -12,8 +12,8 @@ from their vectors, which the encoder computed before, and from lexical features
              head stays as it is. The vectors may not move far from those that the run started
              from: with few questions, that keeps what the weights know.
 
-A head is calibrated if the sigmoid of its score, times a factor and plus a summand, is the
-probability that the sentence answers (`calibrate`).
+A head is calibrated if its scores, by a factor and a summand, have been made the logits of the
+probability that a sentence answers (`calibrate`).
 
 An encoder reads a limited number of tokens at once. So a document is laid out in blocks, each of
 them between two markers, such as [CLS] and [SEP] (`models/pocket/layout.py`).
@@ -527,8 +527,8 @@ class LayerModule(nn.Module):
         return torch.stack(losses), scores
 
     def _vectors(self, item: LayerItem) -> tuple[Tensor, Tensor]:
-        """Return the vectors (S, D) of the sentences and (Q, D) of the questions, of what
-        `VectorScorer` takes them from: a sentence's tokens, and all of a question's with markers.
+        """Return unit vectors (S, D) of the sentences, from the sums over their tokens, and (Q, D)
+        of the questions, from the means over all their tokens and markers, as `VectorScorer` does.
         """
         encoder, _ = self._inside
         layers = self.layers if self.training else self.mean
