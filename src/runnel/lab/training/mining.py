@@ -320,7 +320,7 @@ def mine(
             _fill_judged(draws, mining.relative_margin, judge)
         else:
             for draw in draws:
-                draw.drawn += [text for _, text in draw.next()]
+                draw.drawn += [text for _, text in draw.propose()]
         yield from draws
 
 
@@ -352,7 +352,7 @@ class Draw:
         self._positives = [word_triples(text) for text in triple.positives]
         self._negatives = [word_triples(text) for text in triple.negatives]
 
-    def next(self) -> list[tuple[int, str]]:
+    def propose(self) -> list[tuple[int, str]]:
         """Return as many candidates as are missing, or all that are left: (row, text) pairs without
         copies.
         """
@@ -384,7 +384,7 @@ def _fill_judged(draws: list[Draw], margin: float, judge: NegativeJudge) -> None
     ]
     bars = [float(score - margin * abs(score)) for score in scores]
     while proposals := [
-        (i, row, text) for i, draw in enumerate(draws) for row, text in draw.next()
+        (i, row, text) for i, draw in enumerate(draws) for row, text in draw.propose()
     ]:
         rows = sorted({row for _, row, _ in proposals})
         scored = dict(zip(rows, judge.vectors(rows), strict=True))

@@ -333,6 +333,7 @@ def _build(content: Mapping[str, Any], place: str) -> Recipe:
     wrong type, or a setting that the job does not use. `place` names the table in messages.
     """
     expect_choice(content.get("job"), JOBS, f"{place}: job")
+    # `arguments` checks the names and types of all settings
     recipe = Recipe(**arguments(Recipe, content, place, defaults=True, error=InputError))
     sets = ({"data": {"sets": table}} for table in content.get("data", {}).get("sets", ()))
     # `_flat` goes into tables, not into the list of sets: each set counts as a table data.sets.

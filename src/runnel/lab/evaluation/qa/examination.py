@@ -356,6 +356,7 @@ class Exam:
         version: str,
         endpoint: LanguageModelClient | None = None,
     ) -> Reply:
+        """Return a reply of at most `most` tokens; `version` as of `Replies.ask`."""
         return self.inquiry.replies.ask(
             messages, max_tokens=most, version=version, endpoint=endpoint
         )
