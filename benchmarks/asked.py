@@ -17,9 +17,9 @@ from benchmarks.results import Say, sentences_alone
 from runnel.files import digest, write
 from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.patterns import (
+    DocumentScorer,
+    DocumentScores,
     PatternQuestion,
-    Ranked,
-    Ranking,
     Sentences,
     read_folder,
     read_patterns,
@@ -41,12 +41,12 @@ def ask(questions: Path, documents: Path, model: str, work: Path, say: Say) -> N
     read = dict(read_folder(documents, asked, say))
     retriever = SentenceRetriever.load(model)
     ways = {model: _whole(retriever), f"{model}, each sentence alone": _alone(retriever)}
-    for title, rank in ways.items():
+    for title, score in ways.items():
         say(f"{title}: {len(asked)} questions")
         sentences = {}
         for file in {one.file for one in asked}:
             place = str(documents / file)
-            sentences[file] = Sentences(documents, [(place, read[place])], rank, {})
+            sentences[file] = Sentences(documents, [(place, read[place])], score, {})
         rows = _rows(asked, sentences, work / "questions" / title, retriever)
         kept = [
             (one, row)
@@ -89,21 +89,21 @@ def _rows(
     return resumed_rows(folder / "ranks.jsonl", settings, lambda: plan, label="asking")
 
 
-def _whole(retriever: SentenceRetriever) -> Ranking:
-    # `Sentences` ranks its documents twice, those of the question and all: here the same ones
+def _whole(retriever: SentenceRetriever) -> DocumentScorer:
+    # `Sentences` scores its documents twice, those of the question and all: here the same ones
     @lru_cache(maxsize=1)
-    def ranked(query: str, document: str | DocumentText) -> list[Ranked]:
+    def score(query: str, document: str | DocumentText) -> list[DocumentScores]:
         (scored,) = retriever.rank(query, [document])
         return [(scored.spans, scored.scores, scored.answers)]
 
-    return lambda query, documents: ranked(query, *documents)
+    return lambda query, documents: score(query, *documents)
 
 
-def _alone(retriever: SentenceRetriever) -> Ranking:
-    score = sentences_alone(retriever)
+def _alone(retriever: SentenceRetriever) -> DocumentScorer:
+    score_one = sentences_alone(retriever)
 
     @lru_cache(maxsize=1)
-    def ranked(query: str, document: str | DocumentText) -> list[Ranked]:
-        return [(*score(query, document), None)]
+    def score(query: str, document: str | DocumentText) -> list[DocumentScores]:
+        return [(*score_one(query, document), None)]
 
-    return lambda query, documents: ranked(query, *documents)
+    return lambda query, documents: score(query, *documents)

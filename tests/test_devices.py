@@ -22,7 +22,7 @@ from helpers.tiny import judging_encoder, tiny_encoder, tiny_model, write_embedd
 from helpers.tiny_training import BACKBONES, make_item, render_document, training_model
 
 from runnel.engine import Engine, Request
-from runnel.lab.training.forward import sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, unfreeze
 from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
 from runnel.models.model import Model
@@ -96,7 +96,7 @@ def generate(model: Model) -> Iterator[Any]:
 
 def train(model: Model) -> Iterator[Any]:
     """Gradients of all three jobs, over segments."""
-    trainable(model)
+    unfreeze(model)
     long = Long(segment_tokens=16)
     losses = [vectors(model, [render_document(model, text) for text in TEXTS], long)[:, ::2].sum()]
     losses.append(pair_scores(model, [make_pair(model, QUERY, text) for text in TEXTS], long).sum())

@@ -20,7 +20,7 @@ from torch import nn
 from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.shapes import load_subject
 from runnel.backbones.base import Backbone
-from runnel.lab.training.forward import trainable
+from runnel.lab.training.forward import unfreeze
 from runnel.models.folder import BUILT_IN
 from runnel.models.recurrent.graph import Long, vectors
 from runnel.models.recurrent.heads import EndVector
@@ -49,7 +49,7 @@ def measure(name: str, long: Long) -> str:
         {"document": DOCUMENT},
         source=name,
     )
-    trainable(model)
+    unfreeze(model)
     ids = (
         np.random.default_rng(0)
         .integers(4, 20_000, (TOKENS // MODELS[name], MODELS[name]))

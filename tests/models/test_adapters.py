@@ -20,7 +20,7 @@ from runnel import Embedder
 from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
-from runnel.lab.training.forward import finished, sentence_scores, trainable
+from runnel.lab.training.forward import freeze, sentence_scores, unfreeze
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import FILE, add_lora, load_adapter, merge, save_adapter
@@ -51,7 +51,7 @@ def train_a_little(model: Model) -> None:
 def adapted(folder: Path, architecture: str, *, four_bit: bool = False) -> Model:
     model = training_model(folder, architecture)
     add_lora(model, r=4, alpha=8, four_bit=four_bit)
-    trainable(model)
+    unfreeze(model)
     return model
 
 
@@ -71,7 +71,7 @@ def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
     model.backbone.prepare()
     assert model.backbone.fast is None
     np.testing.assert_allclose(outputs(model).detach(), before, atol=1e-5)
-    trainable(model)
+    unfreeze(model)
     train_a_little(model)
     seen = outputs(model)
     (seen * torch.linspace(-1, 1, len(seen))).sum().backward()
@@ -121,7 +121,7 @@ def test_saving_and_merging(tmp_path: Path, architecture: str, four_bit: bool) -
     assert model.backbone.fast is None  # still training
     np.testing.assert_allclose(outputs(model).detach(), wanted, atol=1e-5, rtol=1e-5)
     for one in (model, other):
-        finished(one)
+        freeze(one)
         found = Embedder(one).encode(DOCUMENTS)
         np.testing.assert_allclose(found.reshape(-1), wanted[: found.size], atol=1e-5)
     assert (model.backbone.fast is not None) == model.backbone.has_kernels

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.lab.training.forward import sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, unfreeze
 from runnel.models.folder import load_model
 from runnel.models.items import Item
 from runnel.models.recurrent.scanner import ItemMaker
@@ -72,7 +72,7 @@ class Continued(nn.Module):
         self.head = self.model.head("sentences")
         self.later = later
         self.maker = ItemMaker(self.model)
-        trainable(self.model)
+        unfreeze(self.model)
 
     def item(self, document: Document, question: Question) -> Item:
         """Return the row of a question and a document."""

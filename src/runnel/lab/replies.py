@@ -55,7 +55,7 @@ class Replies:
         # For each `version` of `ask`, the counts (`_COUNTED`) of the replies of this run. Stored
         # replies count too; each reply counts once.
         self.used: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._journal = Journal(path, {})
+        self._journal = Journal(path, {})  # the store, PATH.sqlite; a row for each reply
         self._changed = Condition()  # guards everything below
         self._asking: set[str] = set()
         self._seen: set[str] = set()
@@ -78,8 +78,8 @@ class Replies:
     ) -> Reply:
         """Return the model's reply, a stored one if the same has been asked before.
 
-        `version` names the wording of the prompt and the way in which its reply is read. Two
-        requests are the same if their version, model and messages are.
+        `version` names a kind of request: the wording of its prompt and the way in which its reply
+        is read. Two requests are the same if version, model, messages and `max_tokens` are.
         """
         endpoint = endpoint or self.endpoint
         key = digest(json.dumps([endpoint.model, messages, max_tokens, _TEMPERATURE, version]))
@@ -87,9 +87,9 @@ class Replies:
             while key in self._asking:
                 self._changed.wait()
             if (row := self._journal.get(key)) is not None:
-                text, finish, *counts = row
+                raw, finish, *counts = row
                 self._count(key, version, counts)
-                return Reply(text, finish, *counts[:2])
+                return Reply(raw, finish, *counts[:2])
             if self._failures >= _PATIENCE:
                 raise Stopped(
                     f"{endpoint.url} failed {_PATIENCE} requests in a row; no more were sent"
@@ -132,7 +132,7 @@ def stored_replies(
     create_folder(folder)
     with Replies(endpoint, folder / "replies") as replies:
         judged = "".join(f", judged by {judge.model}" for judge in judges)
-        sweep(folder)
+        sweep(folder)  # removes partial files of processes that were killed
         notify(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
         yield replies
 

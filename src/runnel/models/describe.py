@@ -1,5 +1,5 @@
 """Facts about a model, and what fits on this machine, without loading the weights: a name goes in,
-an object for JSON comes out.
+an object for JSON comes out (`runnel info`).
 
 An encoder that runnel saved is described here, from its config and the header of its weights file,
 without torch; all other models by `recurrent/describe.py`.
@@ -38,7 +38,7 @@ _NAMES = {"I8": "int8", "F16": "float16", "BF16": "bfloat16", "F32": "float32", 
 
 def describe_model(name: str) -> dict[str, Any]:
     """Return the facts about a model, as JSON values; "problem" names a missing part of a bare
-    checkpoint.
+    checkpoint, which has weights, but no heads of runnel.
 
     Raises:
         CheckpointError: the model is missing, damaged or of an unknown kind.
@@ -68,7 +68,7 @@ def _describe_encoder(folder: Path, description: Description) -> CheckpointFacts
     """Return the facts of an encoder from its config and the header of its weights file."""
     file = folder / "model.safetensors"
     with valid_config(str(folder)):
-        shape = EncoderConfig.from_dict(description.backbone.get("config", {}), str(folder))
+        config = EncoderConfig.from_dict(description.backbone.get("config", {}), str(folder))
     try:
         with safe_open(file, "numpy") as weights:
             slices = {name: weights.get_slice(name) for name in weights.keys()}
@@ -86,13 +86,13 @@ def _describe_encoder(folder: Path, description: Description) -> CheckpointFacts
         stored[_NAMES[dtype]] += prod(shapes[name]) * DTYPE_BYTES[_NAMES[dtype]]
     layers = _start_with("backbone.", shapes)
     held = {name: StoredShape(size, file.name) for name, size in layers.items()}
-    check_tensors(held, weight_shapes(shape), str(folder))
+    check_tensors(held, weight_shapes(config), str(folder))
     return CheckpointFacts(
         folder,
         f"{EncoderShape.title}, runnel layout",
-        EncoderShape(shape),
+        EncoderShape(config),
         weights=layers,
-        matrices=LOW_PRECISION,
+        matrices=LOW_PRECISION,  # weights that take the dtype that is loaded; others stay fp32
         embedding_parameters=prod(layers["embeddings.weight"]) + prod(layers["positions.weight"]),
         heads=_start_with("heads.", shapes),
         files={file.name: file.stat().st_size},
@@ -120,7 +120,7 @@ def _describe_parts(facts: CheckpointFacts, description: Description, name: str)
         }
     parameters: Counter[str] = Counter()
     for weight, shape in facts.heads.items():
-        if not weight.endswith(ArrayHead.fixed):
+        if not weight.endswith(ArrayHead.fixed):  # numbers that are set, not trained
             parameters[weight.partition(".")[0]] += prod(shape)
     return {
         **describe_tokenizer(facts.folder, tokenizer),
@@ -174,6 +174,7 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
         "state_bytes_per_sequence": backbone.state_bytes,
         "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
         "flops_per_token": backbone.flops_per_token,
+        # the usual estimate, with which papers compare models
         "standard_flops_per_token": 2 * described.parameters,
         "attention": attention,
     }
@@ -205,6 +206,7 @@ def _machine(described: CheckpointFacts) -> dict[str, Any]:
         "native_bf16": has_native_bf16(),
         "memory_free_bytes": free,
         "fits": _fits(described, free),
+        # sequences whose states fit, and the tokens that the engine computes at once, a step
         "states_that_fit": room // backbone.state_bytes if backbone.state_bytes else None,
         "step_tokens": Engine(backbone).step_tokens,
         "longest_step_tokens": _longest_step(backbone, room),

@@ -23,8 +23,8 @@ in other files of the folder. Shortened, with heads for embeddings and for reran
 
 A head's name is its job in the model: "embed", "sentences" and "rerank" serve a user; the others,
 such as "features", serve these heads or text generation. A head's kind is the class that computes
-it (`head_kind`), such as "match_score" for `MatchScore`, which names in `jobs` what it can do. The
-other keys of a head are arguments of its class.
+it (`head_kind` in `models/head.py`), such as "match_score" for `MatchScore`, which names in `jobs`
+what it can do. The other keys of a head are arguments of its class.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Description:
         """
         # A head that embeds, or scores vectors that were stored, reads each text by itself, by the
         # template "document". The others for users read a query and a document in one text, each by
-        # the template of its own name.
+        # the template of its own name. `Head.jobs` has the names of the heads for users.
         for_users = {name: head for name, head in heads.items() if name in Head.jobs}
         needed = {
             "document" if name == "embed" or head.inputs == "vectors" else name
@@ -149,7 +149,7 @@ def head_options(
     # but all its other arguments.
     names = inspect.signature(kinds[kind]).parameters
     taken = {
-        name: getattr(backbone, name) for name in ("vocab_size", "hidden_size") if name in names
+        size: getattr(backbone, size) for size in ("vocab_size", "hidden_size") if size in names
     }
     if "state_shapes" in names:
         taken["state_shapes"] = backbone.state_shapes()

@@ -80,7 +80,7 @@ def test_lengths_have_equal_numbers():
     assert max(found.values()) - min(found.values()) <= 5, (
         "but for what the last documents have room for"
     )
-    assert cutter.cut == found and sum(found.values()) > 200
+    assert cutter.made == found and sum(found.values()) > 200
     for lengths in ((), (0,), (500, -1)):
         with pytest.raises(InputError, match="least length in tokens is"):
             Cutter(Words(), lengths)

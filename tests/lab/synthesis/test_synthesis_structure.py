@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runnel.files import Decoded
@@ -135,6 +135,9 @@ LINES = st.sampled_from([*MANUAL.split("\n"), *CONTRACT.split("\n"), *OTHERS])
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(LINES, max_size=30).map("\n".join), st.sampled_from(["md", "txt"]))
+@example(
+    "A claim is a letter of one of these kinds:\n\n- It asks for money.\n- It asks for work.", "md"
+)
 def test_questions_are_cut_out_and_answers_stay(text, kind):
     text, found, _ = asked(text, kind)
     kept, place = cut(text, found)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
-from runnel.lab.training.forward import sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, unfreeze
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors
@@ -40,7 +40,7 @@ def assert_as_inference(model: Model) -> None:
     of_sentences = [
         [s.score for s in found] for found in SentenceRetriever(model).score_many(QUERY, DOCUMENTS)
     ]
-    trainable(model)
+    unfreeze(model)
     rows = [render_document(model, text, "query: ") for text in DOCUMENTS]
     pairs, items = (
         [make(model, QUERY, text) for text in DOCUMENTS] for make in (make_pair, make_item)
@@ -86,7 +86,7 @@ def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
     name in all layers.
     """
     model = training_model(tmp_path, "mamba2", papers_heads=papers_heads, dtype=torch.float64)
-    trainable(model)
+    unfreeze(model)
     groups: dict[str, list[nn.Parameter]] = {
         name: [p] for name, p in model.heads.named_parameters()
     }
@@ -124,7 +124,7 @@ def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
 def test_sentences_without_tokens(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
     spans = np.array([[0, 9], [9, 12], [12, len(NO_TOKENS)]])
-    trainable(model)
+    unfreeze(model)
     item = make_item(model, QUERY, NO_TOKENS, spans, [0, 1, 0])
     empty = make_item(model, QUERY, "")
     assert item.full.tolist() == [True, False, True]
@@ -173,7 +173,7 @@ def test_long_texts_have_the_vectors_of_inference_and_gradients(tmp_path: Path, 
     expected = Embedder(model).encode(TEXTS)
     rows = [render_document(model, text) for text in TEXTS]
     assert [len(model.backbone.block_ends(row)) > 1 for row in rows] == [False, True, True]
-    trainable(model)
+    unfreeze(model)
     found = vectors(model, rows, long)
     np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
     (found * torch.randn(found.shape, generator=torch.Generator().manual_seed(0))).sum().backward()

@@ -20,7 +20,7 @@ from helpers.tiny_training import (
 )
 from torch import Tensor
 
-from runnel.lab.training.forward import sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, unfreeze
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors
 
@@ -68,7 +68,7 @@ def test_segments_give_the_full_graph(
     tmp_path: Path, architecture: str, papers_heads: bool
 ) -> None:
     model = training_model(tmp_path, architecture, papers_heads=papers_heads, dtype=torch.float64)
-    trainable(model)
+    unfreeze(model)
     whole = gradients(model, Long())
     weights = sum(1 for module in (model.backbone, model.heads) for _ in module.parameters())
     assert len(whole[1]) == weights and all(bool(gradient.any()) for gradient in whole[1].values())
@@ -82,7 +82,7 @@ def test_bf16(tmp_path: Path, architecture: str) -> None:
     stay fp32.
     """
     model = training_model(tmp_path, architecture)
-    trainable(model)
+    unfreeze(model)
     exact = gradients(model, Long())
     plain = gradients(model, Long(SEGMENT, bf16=True))
     assert_same(gradients(model, Long(SEGMENT, recompute=True, bf16=True)), plain, tolerance=1e-6)
@@ -102,7 +102,7 @@ def peak(model: Model, run: Callable[[], object]) -> int:
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_memory(tmp_path: Path, architecture: str) -> None:
     model = training_model(tmp_path, architecture)
-    trainable(model)
+    unfreeze(model)
     few, many, segment = 3, 16, 32
     row = np.random.default_rng(0).integers(4, 128, many * segment).astype(np.int32)
 
@@ -126,7 +126,7 @@ def test_memory(tmp_path: Path, architecture: str) -> None:
     deep = tiny_model(
         tmp_path, papers_heads=True, backbone=tiny_backbone(built, replace(config, num_layers=8))
     )
-    trainable(deep)
+    unfreeze(deep)
     longs = [Long(), Long(recompute=True)]
     plain, recomputed = (
         peak(deep, lambda long=long: vectors(deep, [row[:400]], long)[0, 0].backward())

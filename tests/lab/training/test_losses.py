@@ -19,7 +19,7 @@ def loss_of_a_batch(recipe, folder):
     trainer = make_trainer(model, recipe, data, folder)
     batch = next(iter(trainer.get_train_dataloader()))
     loss = trainer.compute_loss(trainer.model, dict(batch)).item()
-    forward.finished(model)
+    forward.freeze(model)
     return model, batch, loss
 
 

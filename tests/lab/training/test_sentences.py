@@ -11,7 +11,7 @@ from helpers.tiny_training import training_model
 
 from runnel.errors import CheckpointError
 from runnel.lab.training.document_trainer import SentenceTrainer, sentence_loss
-from runnel.lab.training.forward import finished
+from runnel.lab.training.forward import freeze
 from runnel.lab.training.run import run_recipe
 from runnel.lab.training.tables import SentenceData
 from runnel.models.model import Model
@@ -78,7 +78,7 @@ def test_training_lowers_the_loss_that_inference_shows(
     assert np.mean(losses(trainer)[-2:]) < 0.7 * losses(trainer)[0]
     assert trainer.watch.tokens == 8 * sum(trainer.train_dataset.lengths)
     measured = trainer.evaluate()
-    finished(model)
+    freeze(model)
     model.save(tmp_path / "saved")
     retriever = SentenceRetriever.load(tmp_path / "saved", dtype="float32")
     by_inference = []

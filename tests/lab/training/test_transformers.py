@@ -14,7 +14,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from runnel import Embedder, Reranker
 from runnel.backbones.library import Library
-from runnel.lab.training.forward import trainable
+from runnel.lab.training.forward import unfreeze
 from runnel.lab.training.run import run_recipe
 from runnel.models.folder import load_model
 from runnel.models.recurrent.graph import Long, vectors
@@ -77,7 +77,7 @@ def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
 def test_recomputed_layers_give_the_same_gradients(architecture: str) -> None:
     """With dropout, as they are trained: the recomputed layers drop the same values."""
     model = load_model(tiny_checkpoint(architecture), "float64", "cpu")
-    trainable(model)
+    unfreeze(model)
     rows = [render_document(model, text) for text in TEXTS]
     found = []
     for long in (Long(), Long(recompute=True), Long()):

@@ -15,6 +15,7 @@ from runnel.lab.evaluation.retrieval import System, load_model, recipe_of
 
 _SEARCH = ("Retrieval", "InstructionRetrieval")
 _RERANK = ("Reranking", "InstructionReranking")
+# the short names of benchmarks that a user may give
 _SHORT = {
     "eng-v1": "MTEB(eng, v1)",
     "eng-v2": "MTEB(eng, v2)",
@@ -45,6 +46,7 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
         with damage_in(
             f"the data of {name}", OSError, advice="mteb reads them from the hub or its cache"
         ):
+            # a task of reranking has its own candidates
             if system.candidates is not None and task.metadata.type in _SEARCH:
                 task.convert_to_reranking(system.candidates, top_k=system.depth or 100)
             done = mteb.evaluate(model, task, **options).task_results[0]
@@ -54,7 +56,7 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
             "metric": task.metadata.main_score,
             "score": float(done.get_score()),
         }
-        if system.how == "embed":
+        if system.how == "embed":  # whose prompt may depend on the task: see `_model`
             result["prompt"] = model.prompt_of(task.metadata, PromptType.query)
         results.append(result)
         task.unload_data()
@@ -123,6 +125,9 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _model(system: System, folder: Path) -> Any:
+    """Return the system as mteb's models are. A query prompt with {instruction} is a template: for
+    each task the encoder fills it with mteb's instruction, in place of the model's own prompt.
+    """
     from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker
 
     limit = system.reading.max_tokens

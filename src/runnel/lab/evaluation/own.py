@@ -1,9 +1,11 @@
 """A user's own questions about an index: which of them search answers, and why it does not answer
 the others.
 
-    ask_questions   -> _measure
+    ask_questions   -> _measure; for questions with patterns, about a folder: `patterns.py`
     _measure        read_questions; locate, the expected documents and places; ask, one search for
                     each question; values_of, its metrics
+
+A place is the page or the text of a document where the answer is.
 """
 
 import difflib
@@ -203,7 +205,9 @@ def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int
     if question.text:
         pattern = r"\s+".join(map(re.escape, question.text.split()))
         found = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+        # `Places.at` returns first the page
         return [span for span in found if question.page in (None, places.at(span[0])[0])]
+    # The blocks on the page; none if no page is expected: no block has page 0, but some have None.
     return [(start, end) for start, end, _, page in places.spans() if page == (question.page or 0)]
 
 
@@ -235,6 +239,8 @@ def ask(
             "found": [],
             "problem": target.problem,
         }
+    # Of how many documents sentences are scored: if they are remembered, of all that are measured;
+    # else of as many as search reads again by default.
     remembers = index.store.settings.remember and remembers_sentences(index.embedder)
     hits = index.search(
         question.query,
@@ -277,6 +283,7 @@ def _best_in_place(hit: Hit, target: Target) -> int | None:
 
 def _how_low(question: Question, target: Target, index: Index, rank: int | None) -> str:
     ranks = []
+    # the weight of vectors, relative to the weight of words: words alone, and vectors alone
     for name, weight in (("words", 0), ("meaning", math.inf)):
         hits = index.search(question.query, DEPTH, dense_weight=weight, rerank=0, sentences=0)
         found = next((hit.rank for hit in hits if hit.id in target.documents), None)
@@ -310,7 +317,7 @@ def _short(text: str) -> str:
 
 def ask_questions(
     path: str | Path,
-    place: str,
+    source: str,
     model: str | None = None,
     how: How | None = None,
     *,
@@ -324,7 +331,7 @@ def ask_questions(
 
     Args:
         path: questions about an index, or with patterns about a folder of documents.
-        place: the index, or the folder.
+        source: the index, or the folder.
         model: the model that answers; default: the index's own model, or for a folder pocket.
         how: for questions with patterns, what the model does; default: sentences.
         out: folder of the results; None: they are not kept.
@@ -352,15 +359,15 @@ def ask_questions(
     with results_folder(out) as folder:
         if ranks_sentences:
             system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
-            measured = measure_patterns(path, place, system, folder)
+            measured = measure_patterns(path, source, system, folder)
         else:
-            measured = _measure(path, place, model, top_k or 10, options, folder)
+            measured = _measure(path, source, model, top_k or 10, options, folder)
         return save(*measured, folder)
 
 
 def _measure(
     path: Path,
-    place: str,
+    source: str,
     model: str | None,
     top_k: int,
     options: Mapping[str, float],
@@ -369,11 +376,11 @@ def _measure(
     """Return the result and the values of each question; `folder` keeps the answers."""
     note_compiling()
     questions = read_questions(path)
-    index = Index.open(place, model)
+    index = Index.open(source, model)
     last = index.store.last_commit()
     settings: dict[str, object] = {
         "questions": file_digest(str(path)),
-        "index": place,
+        "index": source,
         "commit": last.number,
         "documents": last.documents,
         "model": model,
@@ -389,7 +396,7 @@ def _measure(
     answers = resumed_rows(
         folder / f"{name}.answers.jsonl",
         settings,
-        lambda: WorkPlan(questions, row_of, None),
+        lambda: WorkPlan(questions, row_of, None),  # None: `settings` have the index and model
         label="searching",
     )
     answered = list(zip(questions, answers, strict=True))
@@ -397,7 +404,7 @@ def _measure(
     return {
         "task": name,
         "kind": "questions",
-        "index": place,
+        "index": source,
         "options": dict(options),
         "top_k": top_k,
         "queries": len(questions),

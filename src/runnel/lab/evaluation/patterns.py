@@ -1,8 +1,18 @@
-"""Questions whose answers are given as patterns. Two things are measured: the ranks of the
-answering sentences, and whether the model knows that there is an answer, by its probability that a
-document answers, or without one by its best score.
+"""Questions whose answers are given as patterns, regular expressions that an answering sentence
+matches. Two things are measured: the ranks of the answering sentences, and whether the model knows
+that there is an answer, by its probability that a document answers, or without one by its best
+score.
 
-    N  sentences of all documents of a folder
+In the order of this file:
+
+    read_patterns, read_folder   the questions, and the documents that they are about
+    Sentences.ask                scores all sentences for a question, and finds the best answer's
+                                 rank in the question's document and in the whole folder, by the
+                                 model and by BM25
+    summarize                    metrics over all questions, with their intervals
+    measure_patterns             the task: all of these, with stored ranks (`runnel lab questions`)
+
+    N  sentences of all documents of a folder   S  sentences of one document
 """
 
 import itertools
@@ -121,11 +131,12 @@ def read_folder(
     return documents
 
 
-Ranked = tuple[np.ndarray, np.ndarray, float | None]
-Ranking = Callable[[str, Sequence[str | DocumentText]], list[Ranked]]
-"""Returns for each of the documents that are ranked together the spans (S, 2) of its sentences,
-their scores (S,), and the probability that it answers the query (None: not known).
+DocumentScores = tuple[np.ndarray, np.ndarray, float | None]
+"""The spans (S, 2) of a document's sentences, their scores (S,), and the probability that the
+document answers the query (None: not known).
 """
+# scores documents for a query, so that their sentences can be ranked together
+DocumentScorer = Callable[[str, Sequence[str | DocumentText]], list[DocumentScores]]
 
 
 class Sentences:
@@ -134,7 +145,7 @@ class Sentences:
 
     Args:
         documents: (file, document or text); a file with several rows occurs several times.
-        rank: ranks sentences with a model; None: only BM25 ranks.
+        score: scores the documents with a model; None: only BM25 does.
         bm25: k1 and b, where they are given.
     """
 
@@ -142,33 +153,34 @@ class Sentences:
         self,
         folder: Path,
         documents: Sequence[tuple[str, str | DocumentText]],
-        rank: Ranking | None,
+        score: DocumentScorer | None,
         bm25: Mapping[str, Any],
     ) -> None:
         self._folder = folder
         self._documents = documents
-        self._rank = rank
+        self._score = score
         self._bm25 = bm25
         texts = [text_of(document) for _, document in documents]
-        if rank is None:
+        if score is None:
             spans = [split_sentences(text) for text in texts]
         else:
-            # of any query: only the spans of the sentences are used
-            spans = [sentences for sentences, *_ in self._ranked("?")]
+            # the model says what its sentences are: their spans are the same for any query
+            spans = [sentences for sentences, *_ in self._score_documents("?")]
         self.texts = [
             normalize(text[start:end])
             for text, sentences in zip(texts, spans, strict=True)
             for start, end in sentences
         ]
         self._files = np.repeat([file for file, _ in documents], list(map(len, spans)))
-        numbers: dict[str, int] = {}  # equal sentences have equal keys
-        # (N,)
+        numbers: dict[str, int] = {}
+        # (N,), equal for equal sentences, which count as one in a rank
         self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
-        self._rankers: dict[str, Callable[[str], np.ndarray]] = {}
+        self._bm25_scorers: dict[str, Callable[[str], np.ndarray]] = {}
 
     def ask(self, question: PatternQuestion) -> dict[str, Any]:
         """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best
-        answer, "best": probability that there is an answer, or best score}}}.
+        answer, "best": probability that there is an answer, or best score}}}. The systems are
+        "model" and "BM25", the places `PLACES`; the rank is None if no pattern matches.
         """
         file = str(self._folder / question.file)
         rows = np.flatnonzero(self._files == file)
@@ -177,54 +189,67 @@ class Sentences:
             for pattern in question.patterns
         ]
         answers = np.unique(self._keys[[row for matching in matches for row in matching]])
-        in_document = self._ranker(question.file, rows)(question.query)
-        in_folder = self._ranker("", None)(question.query)
-        rankings = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
-        if self._rank is not None:
-            ranked = [_joined(self._ranked(question.query, place)) for place in (file, None)]
-            rankings = {"model": ranked} | rankings
-        keys = (self._keys[rows], self._keys)  # the keys of the sentences in each of `PLACES`
+        in_document = self._bm25_of(question.file, rows)(question.query)
+        in_folder = self._bm25_of("", None)(question.query)
+        # of each system, for each of `PLACES`: the scores, and "best"
+        scored = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
+        if self._score is not None:
+            by_model = [
+                _joined(self._score_documents(question.query, name)) for name in (file, None)
+            ]
+            scored = {"model": by_model} | scored
+        keys_of_places = (self._keys[rows], self._keys)
         result: dict[str, Any] = {
             "unmatched": [
                 pattern
-                for pattern, sentences in zip(question.patterns, matches, strict=True)
-                if not sentences
+                for pattern, matching in zip(question.patterns, matches, strict=True)
+                if not matching
             ]
         }
-        for system, pair in rankings.items():
+        for system, of_places in scored.items():
             result[system] = {
-                place: {"rank": _rank(scores, sentences, answers), "best": best}
-                for place, (scores, best), sentences in zip(PLACES, pair, keys, strict=True)
+                place: {"rank": _answer_rank(scores, keys, answers), "best": best}
+                for place, (scores, best), keys in zip(
+                    PLACES, of_places, keys_of_places, strict=True
+                )
             }
         return result
 
-    def _ranked(self, query: str, file: str | None = None) -> list[Ranked]:
-        assert self._rank is not None
-        return self._rank(query, [text for name, text in self._documents if file in (None, name)])
+    def _score_documents(self, query: str, file: str | None = None) -> list[DocumentScores]:
+        """Return the model's scores of the documents in a file (None: in all)."""
+        assert self._score is not None
+        return self._score(query, [text for name, text in self._documents if file in (None, name)])
 
-    def _ranker(self, name: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
-        if name not in self._rankers:
+    def _bm25_of(self, file: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
+        """Return BM25's scores of these sentences (None: of all), as a function of the query; made
+        once for each file, and under the name "" for the folder.
+        """
+        if file not in self._bm25_scorers:
             texts = self.texts if rows is None else [self.texts[row] for row in rows]
-            self._rankers[name] = bm25_scorer(texts, **self._bm25)
-        return self._rankers[name]
+            self._bm25_scorers[file] = bm25_scorer(texts, **self._bm25)
+        return self._bm25_scorers[file]
 
 
-def _joined(ranked: Sequence[Ranked]) -> tuple[np.ndarray, float]:
+def _joined(documents: Sequence[DocumentScores]) -> tuple[np.ndarray, float]:
     """Return the scores of all documents, and the highest probability that a document answers, or
     without probabilities the best score.
     """
-    scores = np.concatenate([scores for _, scores, _ in ranked])
-    answers = highest(answers for _, _, answers in ranked)
+    scores = np.concatenate([scores for _, scores, _ in documents])
+    answers = highest(answers for _, _, answers in documents)
+    # -inf, where the model scores no sentence (none has a token), becomes a number for JSON
     return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
 
 
-def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int | None:
-    """Return the rank of the best answer, from 1, ties in document order; None: there is none."""
+def _answer_rank(scores: np.ndarray, keys: np.ndarray, answers: np.ndarray) -> int | None:
+    """Return the rank of the best answer among distinct sentences, from 1, ties in document order;
+    None: there is none. `keys` are those of the scored sentences, `answers` the answers' keys.
+    """
     if not len(answers):
         return None
-    # the place of each sentence's best score
-    ordered, first = np.unique(sentences[top(scores)], return_index=True)
-    return 1 + int((first < first[np.isin(ordered, answers)].min()).sum())
+    # each distinct key, and where it comes first in the order of the scores
+    distinct, first = np.unique(keys[top(scores)], return_index=True)
+    # one more than the distinct sentences that come before the first answer
+    return 1 + int((first < first[np.isin(distinct, answers)].min()).sum())
 
 
 def values_of(rank: int) -> dict[str, float]:
@@ -234,7 +259,8 @@ def values_of(rank: int) -> dict[str, float]:
 
 def summarize(kinds: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the number of answerable questions, and [mean, low, high] of each metric and of the
-    area, for all questions and for each kind.
+    area, for all questions and for each kind. `ranks`: {"rank", "best"} of each question, as from
+    `Sentences.ask`; an answerable question needs a rank.
 
     The intervals are 90 % bootstrap intervals over the questions. The area is the probability that
     the best score for an answerable question is higher than the best score for an unanswerable one;
@@ -279,17 +305,17 @@ def _interval(value: float, drawn: np.ndarray) -> list[float]:
     return [float(value), *np.percentile(drawn, (_LOW, _HIGH)).tolist()]
 
 
-def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Measured:
-    """Return the result and the values of each question; `place` has the documents, and `folder`
-    keeps the ranks.
+def measure_patterns(path: Path, source: str, system: System, folder: Path) -> Measured:
+    """Return the result and the values of each question; `source` is the folder of the documents,
+    and `folder` keeps the ranks.
     """
     expect_choice(
         system.how,
         ("bm25", "embed", "sentences"),
         f"what {system.model} is evaluated as, on patterns,",
     )
-    questions = read_patterns(path, Path(place))
-    documents = read_folder(Path(place), questions, notify)
+    questions = read_patterns(path, Path(source))
+    documents = read_folder(Path(source), questions, notify)
     settings: dict[str, object] = {
         "model": system.model,
         "as": system.how,
@@ -299,13 +325,13 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
         ),
         **system.bm25,
         "prompts": dict(system.prompts),
-        "format": 2,
+        "format": 2,  # of the stored ranks
     }
     name = path.name.split(".")[0]
 
     def load() -> WorkPlan[PatternQuestion]:
-        rank, fingerprint = _ranking(system, len(documents))
-        sentences = Sentences(Path(place), documents, rank, system.bm25)
+        score, fingerprint = _load_scorer(system, len(documents))
+        sentences = Sentences(Path(source), documents, score, system.bm25)
         count = len(sentences.texts)
         return WorkPlan(
             questions,
@@ -323,10 +349,10 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
         )
     evaluated = "BM25" if system.how == "bm25" else "model"
     rankings = []
-    for where, key in itertools.product(PLACES, dict.fromkeys((evaluated, "BM25"))):
-        summary = summarize(kinds, [row[key][where] for _, row in measured])
+    for place, key in itertools.product(PLACES, dict.fromkeys((evaluated, "BM25"))):
+        summary = summarize(kinds, [row[key][place] for _, row in measured])
         name_of_system = system.model if key == "model" else key
-        rankings.append({"system": name_of_system, "place": where, **summary})
+        rankings.append({"system": name_of_system, "place": place, **summary})
     values = {}
     for question, row in measured:
         if question.patterns:
@@ -349,7 +375,10 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
     }, values
 
 
-def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
+def _load_scorer(system: System, keep: int) -> tuple[DocumentScorer | None, str | None]:
+    """Return the function that scores documents with the system's model, and the model's
+    fingerprint; (None, None) for BM25. The last `keep` documents are read once.
+    """
     if system.how == "bm25":
         return None, None
     if system.how == "sentences":
@@ -360,14 +389,14 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
         def read(document: str | DocumentText) -> Any:
             return next(retriever.remember([document])) if retriever.remembers else document
 
-        def rank(query: str, documents: Sequence[str | DocumentText]) -> list[Ranked]:
+        def score(query: str, documents: Sequence[str | DocumentText]) -> list[DocumentScores]:
             ranked = retriever.rank(query, [read(document) for document in documents])
             return [(scored.spans, scored.scores, scored.answers) for scored in ranked]
 
-        return rank, retriever.model.fingerprint()
-    score, fingerprint = scorer_of(system, keep=keep)
+        return score, retriever.model.fingerprint()
+    score_one, fingerprint = scorer_of(system, keep=keep)
     return lambda query, documents: [
-        (*score(query, document), None) for document in documents
+        (*score_one(query, document), None) for document in documents
     ], fingerprint
 
 

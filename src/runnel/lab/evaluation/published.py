@@ -6,8 +6,9 @@ from which it is evaluated.
 
     find_sets   the sets of a task: `_sets_of` a folder in one of the forms, `_inside` a folder of
                 such folders, or one BEIR folder or file of judgments
-    forms       `_msmarco`; `_scrolls` and `_papers`, the pairs of LoCoV0; `_hub`, a data set of the
-                hub
+    forms       `_msmarco`; the pairs of LoCoV0: `_scrolls`, a set as SCROLLS publishes it, and
+                `_qasper` with `_papers`, the papers of Qasper; `_hub` with `_tables`, a data set of
+                the hub
     _write      writes the BEIR folder of a set
 
 Source: Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et al., LongEmbed, 2024,
@@ -92,7 +93,7 @@ Pairs = Iterable[tuple[str, str]]  # ids with texts
 
 @dataclass(frozen=True)
 class Set:
-    """A retrieval task, of a benchmark or by itself."""
+    """A retrieval task, of a benchmark or by itself, before its files are found or written."""
 
     name: str  # the name of its result files
     source: Callable[[Path], TaskFiles]  # finds its files, or writes them into a folder
@@ -106,9 +107,11 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
     For one set of a folder that has several, `task` is the folder's path, / and the set's name.
     """
     path = Path(task)
+    # 1. a set in another form than BEIR's, or a folder of sets
     if path.is_dir() and corpus is None and queries is None and not _is_beir(path):
         if sets := _sets_of(path) or _inside(path):
             return sets
+    # 2. FOLDER/NAME, a set of such a folder
     elif not path.exists() and path.parent.is_dir() and (sets := _sets_of(path.parent)):
         if chosen := [
             part
@@ -117,6 +120,7 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
         ]:
             return chosen
         expect_choice(path.name, [part.name for part in sets], f"the set of {path.parent}")
+    # 3. a BEIR folder or qrels
     return [_ready(find_task(expect_task(path), corpus, queries))]
 
 
@@ -127,6 +131,7 @@ def _sets_of(folder: Path) -> list[Set]:
     name = folder.resolve().name
     if sets := _msmarco(folder):
         return sets
+    # the validation split: SCROLLS does not publish the outputs of its test split
     if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= _columns([rows]):
         return [Set(name, partial(_write_pairs, name=name, read=partial(_scrolls, rows)), _NDCG)]
     if papers := _qasper(folder):
@@ -135,6 +140,7 @@ def _sets_of(folder: Path) -> list[Set]:
             Set(own, partial(_write_pairs, name=own, read=read), _NDCG)
             for own, read in reads.items()
         ]
+    # in mteb's data sets on the hub, the judgments are the table "default"
     tables = [_tables(folder, *names) for names in (["corpus"], ["queries"], ["qrels", "default"])]
     return _hub(name, *tables) if all(tables) and not _is_beir(folder) else []
 
@@ -243,6 +249,7 @@ def _hub(
                 Set(
                     label,
                     partial(_write_hub, name=label, files=files, length=length),
+                    # LongEmbed's synthetic sets, where one document is right: its accuracy
                     _NDCG if length is None else ("nDCG@1",),
                     "" if length is None else own,
                 )

@@ -79,7 +79,7 @@ How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
     run        not at all: `model` is the file of a finished run, which `measure` only reads
 """
 
-Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
+SearchTexts = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
 """Yields for each query its documents with their scores, best first."""
 
 
@@ -161,8 +161,8 @@ def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]
             continue
         spans.append((first, last))
         token = bounds[first] + stride
-        # The first unit that begins there or later; of several that begin there, which only units
-        # without tokens can, the last ("right" finds it): the others stay in this window.
+        # The first unit that begins there or later. Several begin there if all but the last have no
+        # tokens: then it is the last (found by "right"), and the others stay in this window.
         following = max(
             int(np.searchsorted(bounds, token)),
             int(np.searchsorted(bounds, token, side="right")) - 1,
@@ -232,8 +232,9 @@ class System:
 
 
 def kind_of(model: str, how: How | None) -> How | None:
-    """Return how a model is evaluated: "bm25" for BM25, "run" for a file that is no checkpoint,
-    otherwise `how`, as the user says; None: the user says nothing, and the task decides.
+    """Return as what a model is evaluated (`How`): "bm25" for BM25, "run" for a file that is no
+    checkpoint, otherwise `how`, as the user says; None: the user says nothing, and the task
+    decides.
 
     Raises InputError if the user wants BM25 or a run evaluated as something else.
     """
@@ -381,8 +382,11 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
             query: ranked(run[query])[: system.depth] for query in task.queries if query in run
         }
         settings |= {"candidates": file_digest(str(path)), "remember": system.remember}
+    # `Candidates.texts` is called with the candidates whose texts are wanted
     documents = Candidates(task.queries, candidates, partial(_CorpusTexts, task.corpus))
-    with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
+    # The journal compares these settings with those of earlier work before the model is loaded, and
+    # in `begin` all of them, with the model's fingerprint.
+    with Journal(out, settings) as journal:
         model = load_model(system)
         # no model behind an endpoint, which would have no fingerprint, comes here: `run._system`
         settings["fingerprint"] = None if model is None else model.model.fingerprint()
@@ -426,7 +430,7 @@ def _rank_segments(
         yield query, sorted(best.items(), key=lambda item: -item[1])
 
 
-def _search_all(journal: Journal, task: Task, search: Search) -> None:
+def _search_all(journal: Journal, task: Task, search: SearchTexts) -> None:
     """Write the documents of each query that the journal does not have, `_BLOCK` queries at a time;
     then the run.
     """
@@ -441,11 +445,12 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
             for pair in zip(block, search([text for _, text in block]), strict=True)
         )
         for (query, _), hits in progress.count(rankings):
+            # 9 digits, which keep a score of float32 exactly
             journal.add(Row(query, lines_of(query, hits, ".9g")))
     finish_run(journal, {"count": len(task.queries)})
 
 
-def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
+def _searcher(task: Task, system: System, model: Any, folder: Path) -> SearchTexts:
     """Return the search of a system that is an index, BM25 or an embedder. `model` is what
     `load_model` returns; `folder` gets an index or vectors that are made for the search.
     """
@@ -490,6 +495,7 @@ def _vector_ranker(
         "prompt": embedder.model.prompts.get("document", ""),
     }
     # `rows`: for each vector, the row in the corpus of its document. Empty texts have no vector.
+    # `stored`: the file of `runnel embed` that the user gives; None: they are computed into `path`.
     vectors, rows = embed_corpus(
         embedder, corpus, path, made_from, reading.max_tokens, stored=system.vectors
     )
@@ -576,6 +582,7 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
     if how == "embed" and name.startswith(API):
         return ApiEmbedder(name.removeprefix(API), prompts=dict(prompts))
     embedder = Embedder.load(name, dtype=DTYPES[dtype])
+    # this changes only the object that is cached under these prompts
     embedder.model.prompts |= dict(prompts)
     return embedder
 

@@ -2,7 +2,7 @@
 
 In order: `_trials` finds the sets of each task; `_system` makes the system that is evaluated on
 them, with the options that have an effect there; then `retrieval`, `evidence` or `mteb` measures
-it.
+it. A trial is a set and the system that is evaluated on it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,15 +99,16 @@ def _trials(
     """Return the sets of retrieval and the files of evidence, with the system that is evaluated on
     each.
     """
-    kind = kind_of(model, how)
+    asked = kind_of(model, how)  # as what the user wants it evaluated; None: the task decides
     given = options.given
+    # each set, with the kind of task (`_WAYS`) and as what the model is evaluated
     trials: list[tuple[Set | Path, tuple[str, How]]] = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
-            trials.append((Path(name), ("evidence", kind or "sentences")))
+            trials.append((Path(name), ("evidence", asked or "sentences")))
         else:
             files = options.take("corpus", "queries")
-            trials += [(task, ("documents", kind or "embed")) for task in find_sets(name, **files)]
+            trials += [(task, ("documents", asked or "embed")) for task in find_sets(name, **files)]
     pairs = dict.fromkeys(pair for _, pair in trials)
     refuse_when(
         (
@@ -127,8 +128,8 @@ def _trials(
 
 
 def _system(model: str, kind: str, how: How, options: Options) -> System:
-    """Return the system that is evaluated on tasks of a kind; it takes the options that have an
-    effect there.
+    """Return the system that is evaluated on tasks of a kind, with the options that have an effect
+    there. `take` marks an option as used; one that is never taken is refused.
 
     Raises InputError if this system cannot do tasks of this kind.
     """
@@ -154,7 +155,7 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
     if how == "embed" and kind == "documents":
         fields |= options.take("vectors")
     if how in ("embed", "index"):
-        # vectors of the documents, if they are given, were made with a prompt
+        # a document prompt has no effect on vectors that are given: they are made already
         of_documents = {} if "vectors" in fields else {"document_prompt": "document"}
         fields["prompts"] = options.take(prompt="query", **of_documents)
     if how == "index":

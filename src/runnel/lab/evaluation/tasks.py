@@ -60,6 +60,7 @@ def is_evidence(path: Path) -> bool:
     if path.is_dir() or not next((line for _, line in read_lines(path)), "").startswith("{"):
         return False
     where, row = next(read_json(path))
+    # evidence, or the training file that paper E's authors released
     if "evidence" not in row and not is_released(row):
         raise InputError(
             f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels);'
@@ -73,7 +74,7 @@ def find_task(path: Path, corpus: str | None = None, queries: str | None = None)
     belong to a file of qrels.
     """
     source = find_source(path, corpus, queries, split="test.tsv")
-    folder = folder_of(path)
+    folder = folder_of(path)  # of the BEIR set; None: other files
     name = source.path.name
     for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
         name = name.removesuffix(ending)
@@ -146,8 +147,8 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
 
 
 def expect_some(names: Collection[str], known: Container[str], none: str, what: str) -> list[str]:
-    """Return the names that are not known; raise InputError, which begins with "NONE 3 WHAT", if
-    none of them is known.
+    """Return the names that are not known. Raise InputError if none of them is known: `none`, their
+    number and `what` make its first sentence, "none of the 3 queries of run.trec is judged in ...".
     """
     missing = [name for name in names if name not in known]
     if len(missing) == len(names):

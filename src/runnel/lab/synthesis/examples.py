@@ -111,8 +111,8 @@ class Synthesis:
     def _wave(
         self, subsequences: Iterator[Subsequence], limit: int | None
     ) -> list[tuple[Subsequence, str | None]]:
-        """Return the next subsequences, none after `limit` examples, each with the reason not to
-        ask about it, or None.
+        """Return the next subsequences, each with the reason not to ask about it, or None. There
+        are none after `limit` examples, which ends the run.
         """
         missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
         return [
@@ -167,7 +167,8 @@ class Synthesis:
         """
         strategy = self.settings.strategy
         units = {}
-        # clauses are grouped by tokens, so another tokenizer would make other units
+        # clauses are joined until they have `CLAUSE_TOKENS` (`text/sentences.py`), so another
+        # tokenizer would make other units
         if self.settings.unit == "clauses":
             starts = subsequence.spans[:, 0].tolist()
             units["units"] = tile(starts, len(subsequence.text)).tolist()

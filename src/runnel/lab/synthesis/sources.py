@@ -51,12 +51,11 @@ LEAST_PROBABILITY = 0.8
 
 @dataclass(frozen=True)
 class Source:
-    """A document and where it is from: a file, or a row of one; a row of evidence has only its
-    text, and no blocks.
-    """
+    """A document and where it is from: a file, or a row of one."""
 
     name: str
     text: str
+    # its blocks, such as paragraphs, items of lists and code; a row of evidence has none
     places: Places = field(default_factory=Places)
 
 
@@ -104,13 +103,16 @@ class Sources:
         seen: set[str] = set()
         with DocumentReader() as reader, ExitStack() as stack:
             stores = [stack.enter_context(closing(open_store(place))) for place in indexes]
-            places: list[Path | tuple[Store, str]] = list(
+            # files, and the documents of indexes
+            origins: list[Path | tuple[Store, str]] = list(
                 find_files(path for path in self.paths if path not in indexes)
             )
-            places += [(store, name) for store in stores for name in sorted(store.content_hashes())]
-            np.random.default_rng(self.seed).shuffle(places)
-            for place in places:
-                for source in self._sources(place, reader):
+            origins += [
+                (store, name) for store in stores for name in sorted(store.content_hashes())
+            ]
+            np.random.default_rng(self.seed).shuffle(origins)
+            for origin in origins:
+                for source in self._sources(origin, reader):
                     key = digest(source.text)
                     self.repeated += key in seen
                     if key not in seen:
@@ -118,19 +120,21 @@ class Sources:
                         self.documents += 1
                         yield source
 
-    def _sources(self, place: Path | tuple[Store, str], reader: DocumentReader) -> Iterator[Source]:
-        if isinstance(place, tuple):
-            store, name = place
+    def _sources(
+        self, origin: Path | tuple[Store, str], reader: DocumentReader
+    ) -> Iterator[Source]:
+        if isinstance(origin, tuple):
+            store, name = origin
             row = store.documents([name])[name]
             yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
-        elif _holds_evidence(place):
-            for number, (where, values) in enumerate(read_json(place), start=1):
-                name = f"{place}: {values.get('id', number)}"
+        elif _holds_evidence(origin):
+            for number, (where, values) in enumerate(read_json(origin), start=1):
+                name = f"{origin}: {values.get('id', number)}"
                 yield Source(name, text_of(values, "document", where))
         else:
-            for read in read_documents([str(place)], reader, self.skipped, report=notify):
+            for read in read_documents([str(origin)], reader, self.skipped, report=notify):
                 document = read.document
-                name = str(place) if document.id is None else f"{place}: {document.id}"
+                name = str(origin) if document.id is None else f"{origin}: {document.id}"
                 yield Source(name, document.text, document.places())
 
 
@@ -156,7 +160,7 @@ class Cutter:
     lengths: tuple[int, ...] = LENGTHS  # tokens of a subsequence
     unit: Unit = "sentence"
     seed: int = 0
-    cut: Counter[int] = field(default_factory=Counter)  # subsequences so far, by length
+    made: Counter[int] = field(default_factory=Counter)  # subsequences so far, by length
     short: int = 0  # documents shorter than every length, which are left out
 
     def __post_init__(self) -> None:
@@ -177,8 +181,8 @@ class Cutter:
         """Return lengths that fill a document; the rarest so far first, in random order."""
         chosen: list[int] = []
         while fitting := [n for n in self.lengths if n <= tokens]:
-            length = min(fitting, key=lambda n: (self.cut[n], n))
-            self.cut[length] += 1
+            length = min(fitting, key=lambda n: (self.made[n], n))
+            self.made[length] += 1
             tokens -= length
             chosen.append(length)
         rng.shuffle(chosen)
@@ -210,7 +214,8 @@ class Cutter:
             )
             stop = max(stop, first + 1)
             tokens = int(units.bounds[stop] - units.bounds[first])
-            # 2. Their characters in the source, without whitespace at their ends.
+            # 2. Their characters in the source, without whitespace at their ends; units of
+            # whitespace alone have none, and are left out.
             visible = [
                 span
                 for unit in units.spans[first:stop].tolist()
@@ -218,7 +223,9 @@ class Cutter:
             ]
             spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
             start = int(spans[0, 0]) if visible else 0
-            # 3. In the text as read, and from the first of them on.
+            # 3. In the text as read (`kept` has the position in the source of each character that
+            # it keeps, so a position's index there is the position in the text), and from the first
+            # of them on.
             if kept is not None:
                 spans = np.searchsorted(kept, spans)
             begin = int(spans[0, 0]) if visible else 0
@@ -237,6 +244,7 @@ def check_language(code: str | None) -> None:
 
 def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:
     """Return the reason not to ask about a text, a part of a document, if there is one."""
+    # the guard compares documents, so the query and the evidence may be empty
     if guard.contaminated(Evidence("", text, ())):
         return "subsequences that overlap with a test set"
     if language is None or dict(_identifier().rank(text)).get(language, 0.0) >= LEAST_PROBABILITY:

@@ -2,7 +2,9 @@
 (docs/data.md).
 
 A place is a range of neighboring units of a subsequence, which paper E (docs/papers.md) calls a
-chunk.
+chunk. In the order of this file: the prompts; the reading of replies; the strategies, which are
+`write_chunk`, `write_pair` and `write_link`; their steps. Prompts are filled by `str.format`, so
+they have {{ for a brace; in an f-string, {{{{.
 
 Source: paper E, sections 4 and 4.1, and appendix B (figures 5 to 9), for the steps
 and the prompts. From its authors' code come the filters, and the range of units that is shown
@@ -120,11 +122,13 @@ USED = {  # the prompts of each strategy
     "link": ("system", "connections", "question", "labels"),
 }
 
-# Small models write words, a fenced block or the markers of their chats around the object, line
-# breaks inside its strings, and labels such as "1." before a question.
+# Small models write words, a fenced block or the markers of their chats around the object
+# (`_OBJECT` finds it), line breaks inside its strings (not strict), and labels such as "1." before
+# a question (`_LABEL`).
 _OBJECT = re.compile(r'\{\s*"')
 _DECODER = json.JSONDecoder(strict=False)
 _LABEL = re.compile(r"\A\s*(?:(?:question|q) ?\d*[.:)]|\d+[.)])\s+", re.IGNORECASE)
+# after a question mark something else than its end
 _SEVERAL = re.compile(r"""(?:\?\s|[？؟])\s*[^\s?？؟!.…"'”’»」)\]]""")
 _ABOUT_ITSELF = re.compile(
     r"\b(?:this|these|that|the (?:above|following|given|numbered|provided))"
@@ -177,6 +181,7 @@ _FITS: dict[Kind, Callable[[object], bool]] = {
     "objects": lambda value: isinstance(value, list) and {*map(type, value)} <= {dict},
 }
 
+# What the strategies use.
 Strategy = Literal["link", "pair", "chunk"]
 # units of a place: as paper E says, and as its code does
 PLACE_UNITS = {"sentence": 20, "clauses": 5}
@@ -205,7 +210,8 @@ class Draft:
     question: str
     answer: str
     units: tuple[int, ...]  # evidence, ascending
-    places: tuple[range, ...]  # the chosen places, in the order of the document
+    # the chosen places, in the order of the document; of a link, what was shown around each
+    places: tuple[range, ...]
     connection: str | None = None
     distance: int | None = None  # units from one place to the other, 1 if they are neighbors
 
@@ -302,8 +308,8 @@ def _draw(places: Sequence[range], rng: np.random.Generator) -> range:
 
 
 def _around(place: range, count: int, rng: np.random.Generator) -> range:
-    """Return the larger of two boxes of `AROUND` units in a subsequence: from `NEAR` before the
-    place, or to as many after it.
+    """Return the larger of two ranges of `AROUND` units, as far as they are in the subsequence:
+    from `NEAR` before the place, or to as many after it.
     """
     first = place.start - NEAR
     last = place.stop + NEAR

@@ -1,11 +1,23 @@
-"""Questions about documents from their structure alone (docs/data.md): what an author has put over,
-before or after a text says what the text answers; and the rows of evidence made of them.
+"""Questions about documents from their structure alone (docs/data.md), and rows of evidence made of
+them. Authors themselves say what a text answers:
+
+    heading      "4.2 Fees"                             the prose below it answers
+    question     "Can I drink the water?"               the same
+    definition   "A levee is a wall of earth."          the sentence answers "What is levee?"
+    list         "Bring one of the following:"          the items of the list answer
+
+The words that became a question (`Asked.source`) are cut out of the document, because they would be
+its best match; a definition's stay.
 
 A long document is cut into parts, which are the documents of the rows, because each row holds its
 document.
 
 In the order of this file: patterns; `ask`, which finds the questions of a text, and `cut`, which
-removes them; sentences, sections, definitions and lists; `StructureRows`.
+removes them; `_Sentences`, the text's; what asks: `_sections` (headings and questions),
+`_definitions` and `_lists`; `_compatible`, the questions that can be asked together;
+`StructureRows`, the rows of evidence of all documents.
+
+Spans are [start, end) in characters of the text. Sentences have numbers in the order of the text.
 """
 
 import math
@@ -82,19 +94,19 @@ class Asked:
 
     strategy: StructureStrategy
     question: str
-    source: Span  # the characters that the question was made from
+    source: Span  # the characters of the document that the question was made from
     answer: Span  # the span of the answering sentences, which are neighbors
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A heading or a question, and the numbers of the sentences below it."""
+    """A heading or a question, and what is below it, up to the next one."""
 
     strategy: StructureStrategy
     title: str
-    source: Span
-    below: range
-    start: int  # the start of the first one
+    source: Span  # of the heading or question
+    below: range  # the numbers of the sentences
+    start: int  # where the text below begins: inside the first sentence if the heading begins it
 
 
 def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
@@ -102,11 +114,14 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
 
     No two have the same words, the words of a question are in no answer (those of a definition are
     in their own), and `Asked.source` spans do not overlap. `kind_at` returns the kind of the block
-    at a character, None if unknown.
+    at a character (`DocumentText.places().kind_at`: "item", "code", "row" and others), None if
+    unknown.
     """
     sentences = _Sentences(text, kind_at)
-    rare = _compatible([*_lists(sentences), *_definitions(sentences)])
-    removed = [asked.source for asked in rare if asked.strategy != "definition"]
+    # lists and definitions are chosen first, then the headings and questions that leave them whole
+    preferred = _compatible([*_lists(sentences), *_definitions(sentences)])
+    removed = [asked.source for asked in preferred if asked.strategy != "definition"]
+    # sentences that `cut` removes, so that no answer may contain them
     taken = [
         number
         for number, (start, end) in enumerate(sentences.spans)
@@ -117,7 +132,7 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
         for section in _sections(sentences)
         if (answer := _answer(sentences, section, taken))
     ]
-    return sorted(_compatible([*rare, *below]), key=lambda asked: asked.source)
+    return sorted(_compatible([*preferred, *below]), key=lambda asked: asked.source)
 
 
 def cut(text: str, asked: Sequence[Asked]) -> tuple[str, Callable[[Span], Span]]:
@@ -152,8 +167,8 @@ class _Sentences:
             if (span := trim(text, a, b))[0] < span[1]
         ]
         paragraphs = {trim(text, a, b)[0] for a, b in split_paragraphs(text).tolist()}
-        # the spans of a paragraph or a block
-        self.first = [start in paragraphs or self._is_item(start) for start, _ in self.spans]
+        # for each sentence, whether it is the first of a paragraph or of a list's item
+        self.begins = [start in paragraphs or self._is_item(start) for start, _ in self.spans]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -184,7 +199,7 @@ class _Sentences:
             and sum(map(str.isalpha, words)) > len(words) / 2
             and len(words.split()) >= _LEAST_WORDS
             and (
-                words.rstrip("\"')\u201d\u2019")[-1:] in (*".!;:,\u2026\u3002", "?")
+                words.rstrip("\"')\u201d\u2019")[-1:] in tuple(".!?;:,\u2026\u3002")
                 or self.is_item(number)
             )
         )
@@ -200,29 +215,33 @@ class _Sentences:
 
 def _sections(sentences: _Sentences) -> Iterator[_Section]:
     """Yield headings and questions with what is below them, up to the next one."""
-    # the first sentence below, the end of the title or question, the strategy, the title's span
-    opened: list[tuple[int, int, StructureStrategy, Span]] = []
+    # of each heading or question: the strategy, its span, the number of the first sentence below
+    opened: list[tuple[StructureStrategy, Span, int]] = []
     for number, (start, end) in enumerate(sentences.spans):
         words = sentences[number]
         if sentences.is_heading(number):
-            opened.append((number + 1, end, "heading", (start, end)))
+            opened.append(("heading", (start, end), number + 1))
         elif words.endswith("?") and len(words.split()) in _QUESTION_WORDS:
-            opened.append((number + 1, end, "question", (start, end)))
-        elif sentences.first[number] and (
+            opened.append(("question", (start, end), number + 1))
+        elif sentences.begins[number] and (
             size := _title_size(
                 sentences.text[start : start + _MOST_TITLE_CHARS].partition("\n\n")[0]
             )
         ):
+            # the heading may only begin the sentence: then the rest of the sentence is below it
             opened.append(
-                (number + (start + size >= end), start + size, "heading", (start, start + size))
+                ("heading", (start, start + size), number if start + size < end else number + 1)
             )
-    stops = [source[0] for *_, source in opened[1:]] + [len(sentences.text)]
-    for (below, after, strategy, source), stop in zip(opened, stops, strict=False):
-        last = bisect_left(sentences.spans, (stop, 0))
-        title = _without_number(sentences.text[slice(*source)])
-        if below < len(sentences):
-            after = trim(sentences.text, after, max(sentences.spans[below][1], after))[0]
-        yield _Section(strategy, title, source, range(below, last), after)
+    # Each ends where the next one begins, the last one with the text. (Without any, there is one
+    # stop more, the text's.)
+    stops = [source[0] for _, source, _ in opened[1:]] + [len(sentences.text)]
+    for (strategy, source, first), stop in zip(opened, stops, strict=False):
+        if first < len(sentences):
+            title = _without_number(sentences.text[slice(*source)])
+            below = range(first, bisect_left(sentences.spans, (stop, 0)))
+            # the text below, without whitespace before it
+            start, _ = trim(sentences.text, source[1], max(sentences.spans[first][1], source[1]))
+            yield _Section(strategy, title, source, below, start)
 
 
 def _title_size(words: str) -> int:
@@ -236,11 +255,11 @@ def _title_size(words: str) -> int:
     at = mark.end() if mark else 0
     number = _NUMBER.match(words, at)
     at = number.end() if number else at
-    pieces = list(re.finditer(r"\S+", words[at:]))
+    pieces = list(re.compile(r"\S+").finditer(words, at))
     for count, piece in enumerate(pieces[: _MOST_TITLE_WORDS + 1]):
         following = pieces[count + 1][0] if count + 1 < len(pieces) else ""
         if count and piece[0] in _STARTERS and following[:1].islower():
-            return _size(words, at, pieces, count)
+            return _checked_size(words, at, pieces[:count])
         if not (
             piece[0][:1].isupper()
             or piece[0][:1].isdigit()
@@ -250,21 +269,22 @@ def _title_size(words: str) -> int:
             return 0
         ends = piece[0][-1] in ".:\u2014" and not _ABBREVIATION.fullmatch(piece[0])
         ends_line = (
-            following[:1].isupper()
-            and "\n" in words[at + piece.end() : at + pieces[count + 1].start()]
+            following[:1].isupper() and "\n" in words[piece.end() : pieces[count + 1].start()]
         )
         if following and (ends or ends_line):
-            return _size(words, at, pieces, count + 1)
+            return _checked_size(words, at, pieces[: count + 1])
     return 0
 
 
-def _size(words: str, at: int, pieces: list[re.Match[str]], count: int) -> int:
-    """Return where a heading of `count` words ends, 0 if they are none: one word of a sentence is
-    often capitalized.
+def _checked_size(words: str, at: int, pieces: list[re.Match[str]]) -> int:
+    """Return the length of a heading with these words after its number, which ends at `at`; 0 if
+    they are no heading: one word of a sentence is often capitalized.
     """
-    title = words[at : at + pieces[count - 1].end()]
-    plain = count == 1 and (len(title) < 5 or title[-1] not in ".:\u2014") and not title.isupper()
-    return 0 if plain or title.split()[-1].lower() in _MINOR else at + pieces[count - 1].end()
+    title = words[at : pieces[-1].end()]
+    plain = (
+        len(pieces) == 1 and (len(title) < 5 or title[-1] not in ".:\u2014") and not title.isupper()
+    )
+    return 0 if plain or title.split()[-1].lower() in _MINOR else pieces[-1].end()
 
 
 def _without_number(title: str) -> str:
@@ -277,7 +297,9 @@ def _without_number(title: str) -> str:
 
 
 def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int]) -> Span | None:
-    """Return the first sentences in prose below a heading, up to one that is taken."""
+    """Return the first sentences in prose below a heading, up to one that is taken (by a list's
+    question); None if there are none.
+    """
     prose = [
         number for number in section.below if sentences.is_prose(number) and number not in taken
     ]
@@ -317,7 +339,7 @@ def _lists(sentences: _Sentences) -> Iterator[Asked]:
             continue
         items = [number + 1]
         for following in range(number + 2, min(number + 1 + _MOST_SENTENCES, len(sentences))):
-            begins_other = sentences.first[following] and not sentences.is_item(following)
+            begins_other = sentences.begins[following] and not sentences.is_item(following)
             if begins_other or sentences.is_heading(following):
                 break
             items.append(following)
@@ -342,8 +364,10 @@ def _compatible(questions: Sequence[Asked]) -> list[Asked]:
 
 
 def _clash(question: Asked, other: Asked) -> bool:
-    """Return whether a question is made from words that another question or its answer needs."""
-    if question.strategy == "definition" or question.source == other.source == other.answer:
+    """Return whether `cut` removes for a question words that another question or its answer needs.
+    A definition has nothing removed, and needs only its answer.
+    """
+    if question.strategy == "definition":
         return False
     start, end = question.source
     needed = [other.answer] if other.strategy == "definition" else [other.answer, other.source]

@@ -1,5 +1,9 @@
 """Adapt a sentence retriever to documents, and measure the gain: `adapt` is what `runnel lab adapt`
 does.
+
+It makes questions of the documents' headings, lists and definitions (`synthesis/structure.py`),
+trains on them the layers that an encoder reads sentences with, and keeps the result only if it
+finds the answers of other questions better.
 """
 
 import hashlib
@@ -32,6 +36,7 @@ from runnel.ops.backend import has_native_bf16
 _LEAST_QUESTIONS = 30  # to train on
 _HELD_BACK = 10  # one question in this many is held back, in whole documents
 _METRIC = "Recall@10"
+# changes of the recipe evidence-vectors; "layers": see `ModelTable.layers`
 _TRAINING = (
     "model.layers=true train.batch=1 train.epochs=3 train.learning_rate=3e-5 train.warmup=0.1"
     " train.weight_decay=0.01"
@@ -68,10 +73,11 @@ def adapt(
         for path in (held_file, dev)
         if path is not None
     }
-    # 4. Keep the better model.
+    # 4. Keep the better model: by `dev` if it is given, else by the questions held back.
     better = list(measured.values())[-1].difference > 0
     if better and not (to / "model").exists():
-        # A killed run may have left a folder. A link is not removed, and then is an error.
+        # A killed run may have left a folder. (What is no folder but a link stays, and the copy
+        # fails.)
         shutil.rmtree(to / "model.part", ignore_errors=True)
         shutil.copytree(adapted, to / "model.part")
         os.replace(to / "model.part", to / "model")
@@ -107,7 +113,7 @@ def _write_questions(
     train_file, held_file = files
     settings = {"seed": seed, "questions": digest(json.dumps(rows))}
     with Journal(train_file, settings, also=[held_file]) as journal:
-        if journal.begin() is None:
+        if journal.begin() is None:  # not written before
             for path, part in files.items():
                 write_jsonl(path, part)
             journal.finish({path.name: len(part) for path, part in files.items()})

@@ -19,8 +19,8 @@ from runnel.text.tables import read_table
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
-    """Yield the documents of a corpus: jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may
-    be empty.
+    """Yield the documents of a corpus: jsonl, csv or tsv with a header, or MS MARCO's tsv. Texts
+    may be empty.
     """
     path = Path(path)
     first = next((line for _, line in read_lines(path)), "")
@@ -100,6 +100,7 @@ class Texts:
         return self._value("SELECT text FROM texts WHERE row = ?", int(row))
 
     def name(self, row: int) -> str:
+        """Return the id of the document in a row."""
         return self._value("SELECT id FROM texts WHERE row = ?", int(row))
 
     def row(self, name: str) -> int | None:

@@ -26,6 +26,7 @@ from runnel.text.words import UNSPACED_RUN
 
 Example = TypeVar("Example", Triple, Evidence)
 
+# reasons to leave an example out; the noun before the first space is counted (`__str__`)
 QUERY = "query in a test set"
 POSITIVE = "positive in a test set"
 SENTENCES = "document with sentences of a test set"
@@ -92,11 +93,13 @@ class Decontaminator:
             if query.strip():
                 self._queries.add(_hash(query))
             for text in documents:
-                if hash(text) not in self._read:  # read once: many queries have the same document
+                # Read once: many queries have the same document. Python's own hash, of the text as
+                # it is, is fast.
+                if hash(text) not in self._read:
                     self._read.add(hash(text))
                     self._documents.add(_hash(text))
                     self._sentences.update(_sentences(text))
-            guarding += bool(query.strip()) or any(map(_counts, documents))
+            guarding += bool(query.strip()) or any(map(_has_enough_words, documents))
         if not guarding:
             why = (
                 f"it has {count:,} examples or documents, none with a query or with a text of"
@@ -122,7 +125,9 @@ class Decontaminator:
             return SENTENCES if self._shares_sentences(example.document) else None
         if _hash(example.query) in self._queries:
             return QUERY
-        overlaps = (_counts(text) and _hash(text) in self._documents for text in example.positives)
+        overlaps = (
+            _has_enough_words(text) and _hash(text) in self._documents for text in example.positives
+        )
         return POSITIVE if any(overlaps) else None
 
     def clean(self, examples: Iterable[Example]) -> Iterator[Example]:
@@ -164,10 +169,11 @@ class Decontaminator:
 
 def _sentences(text: str) -> list[int]:
     pieces = [text[start:end] for start, end in split_sentences(text).tolist()]
-    return [_hash(piece) for piece in pieces if _counts(piece)]
+    return [_hash(piece) for piece in pieces if _has_enough_words(piece)]
 
 
-def _counts(text: str) -> bool:
+def _has_enough_words(text: str) -> bool:
+    """Return whether a sentence or positive counts: it has `_LEAST_WORDS`."""
     return len(_words(text)) + sum(map(len, UNSPACED_RUN.findall(text))) // 2 >= _LEAST_WORDS
 
 
@@ -195,6 +201,7 @@ def _queries_with_documents(
         yield from (("", [document.text]) for document in reader.read(path))
         return
     names = set() if path.is_dir() else set(column_names(path))
+    # rows of a query and a document, or without a query of a text
     if ("document" if names & _QUERIES else "text") in names:
         for where, row in read_named(path):
             text = row.get("text")
@@ -204,6 +211,7 @@ def _queries_with_documents(
                 query = text_of(row, "question" if "question" in row else "query", where)
                 yield query, texts_of(row, "document", where)
     else:
+        # without the split "train", unless it is the only one
         splits = qrels_of(path) if path.is_dir() else [path]
         for split in [file for file in splits if not file.name.startswith("train")] or splits:
             yield from (

@@ -5,6 +5,10 @@ Trainer. In the order of this file: losses; `TokenBatches`, which fills batches;
 with the mean loss over the documents of a step; `AveragedTrainer`, for a part of a model;
 `PackedTrainer`, for a whole model; `SentenceTrainer`, with the loss of paper E (docs/papers.md).
 
+A document of the data is an item: what the trained module takes, such as a query and a document
+with labels of its sentences (`Item`; the same document for another query is then another item).
+Where batches are filled, an item is a row of T tokens.
+
 Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine
 for one seed and epoch. A row of T tokens joins the group where k = max_tokens // T rows fill a
 batch, so any k rows of the group fit the budget: rows can be shuffled for every epoch while the
@@ -31,7 +35,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import EvalLoopOutput
 
 from runnel.errors import CheckpointError
-from runnel.lab.training.forward import sentence_scores, trainable
+from runnel.lab.training.forward import sentence_scores, unfreeze
 from runnel.lab.training.progress import Watched
 from runnel.models.items import Item
 from runnel.models.model import Model
@@ -119,6 +123,7 @@ class TokenBatches(Sampler[list[int]]):
         self.rank = rank
         self.epoch = 0
         most = max_rows or len(self.lengths) or 1
+        # for each row, how many rows of its length fit the budget, rounded down as at `_FINE`
         fitting = np.clip(max_tokens // np.maximum(self.lengths, 1), 1, most)
         eighths = np.maximum(fitting // _FINE, 1)
         step = 2 ** np.log2(eighths).astype(np.int64)
@@ -196,8 +201,8 @@ class DocumentTrainer(Watched):
         self._max_tokens = max_tokens
         self._max_rows = max_rows
         super().__init__(module, args, train_dataset=train, eval_dataset=evaluation)
-        # the Trainer must not divide the loss by the batches of a step: `get_batch_samples` has
-        # done so
+        # the Trainer must not divide the loss by the batches of a step, its gradient accumulation
+        # ("ga"): `compute_loss` divides by the weight of all of them
         self.loss_is_scaled_for_ga = True
 
     def weight(self, item: Any) -> int:
@@ -239,6 +244,7 @@ class DocumentTrainer(Watched):
         them, over all devices.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        # not of the item that fills an empty batch (`_collate`)
         weights = [
             self.weight(item) for batch in batches for item in batch["items"][: len(batch["ids"])]
         ]
@@ -300,7 +306,12 @@ class DocumentTrainer(Watched):
 
 class AveragedTrainer(DocumentTrainer):
     """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items of
-    equal weight. The result has the average of the weights over the run.
+    equal weight. The result has the average of the weights over the last steps.
+
+    Args:
+        module: computes with `trained` in training, and in evaluation with its submodule "mean", a
+            copy of `trained` that gets the averaged weights.
+        data: all lengths are 1, so that the budget of tokens is the number of items.
     """
 
     def __init__(
@@ -336,6 +347,7 @@ class _Average(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
+        # the usual start of a moving average, (1 + t) / (10 + t) after t earlier steps
         keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
         for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
             mean.mul_(keep).add_(new, alpha=1 - keep)
@@ -363,7 +375,7 @@ def _collate(rows: Sequence[tuple[str, Any]], *, data: DocumentData) -> dict[str
 
 class ModelModule(nn.Module):
     """The parameters of a model as a module for the Trainer. Its `forward` maps items to their
-    losses (n,) and scores.
+    losses (n,) and scores. Of the heads, only `heads` are trained.
     """
 
     def __init__(self, model: Model, long: Long, heads: Collection[str]) -> None:
@@ -372,13 +384,15 @@ class ModelModule(nn.Module):
         self._long = long
         self.backbone = model.backbone
         self.heads = model.heads
-        trainable(model)
+        unfreeze(model)
         for name, head in model.heads.items():
             head.requires_grad_(name in heads)
 
     @property
     def long(self) -> Long:
-        """The settings for reading items: those of training, or of evaluation."""
+        """How items are read: as training does, or, where no gradients are computed, in segments:
+        parts of a long item that are read one after another, to limit memory.
+        """
         measuring = self.backbone.recurrent and not torch.is_grad_enabled()
         if measuring and self._long.segment_tokens is None:
             return Long(segment_tokens=_EVALUATION_SEGMENT, bf16=self._long.bf16)
@@ -386,7 +400,8 @@ class ModelModule(nn.Module):
 
 
 class PackedTrainer(DocumentTrainer):
-    """A Trainer of a whole model on items that are read in packed rows.
+    """A Trainer of a whole model. The items of a batch are packed: read side by side in one tensor,
+    without padding.
 
     Batching, devices and accumulation change only speed and memory, as long as the items of a step
     are the same. Checkpoints are model folders with the Trainer's own files (for a model with
@@ -437,8 +452,9 @@ class PackedTrainer(DocumentTrainer):
 
 
 class SentenceModule(ModelModule):
-    """The parameters of a model as a module for the Trainer. Only the backbone and the parts for
-    sentence scores are trained.
+    """The parameters of a model as a module for the Trainer. Only the backbone and the heads for
+    sentence scores are trained: "sentences", and "features", the weights and marks of tokens, if
+    the head compares matching tokens (its inputs are "matches", see `models/head.py`).
     """
 
     as_code = False  # see `sentence_loss`
@@ -456,6 +472,7 @@ class SentenceModule(ModelModule):
             scores = sentence_scores(self.model, items, self.long)
             losses = []
             for item, score in zip(items, scores, strict=True):
+                # the sentences with a token; the others have no score (-inf)
                 full = torch.from_numpy(item.full).to(score.device)
                 labels = _labels(item, score.device)[full]
                 losses.append(sentence_loss(score[full], labels, as_code=self.as_code))

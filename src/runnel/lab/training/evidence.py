@@ -18,7 +18,7 @@ from runnel.lab.training.data import Dropped, Evidence
 from runnel.text.lines import read_json
 
 LICENSE = "CC-BY-NC"
-# The first characters of the first unit: in a released row, the question ends where they occur.
+# So many characters of the first unit: in a released row, the question ends where they occur.
 _HEAD = 20
 
 Decode = Callable[[Sequence[int]], str]
@@ -91,7 +91,8 @@ def _evidence_of(row: dict[str, object], where: str) -> Evidence:
         (start, end) for start, end in (*example.spans, *example.units) if not start < end <= size
     ]
     blank = [span for span in example.spans if not example.document[slice(*span)].strip()]
-    if len(blank) < len(example.spans):  # an example with nothing but blank spans is left out
+    # a blank span is wrong; but an example of nothing else is without evidence, and is left out
+    if len(blank) < len(example.spans):
         wrong += blank
     edges = [0, *(end for _, end in example.units)]
     if wrong:
@@ -125,9 +126,9 @@ def parse_released(row: Mapping[str, object], where: object, decode: Decode) -> 
     """Return a released row as a row of evidence, with its units; the question is decoded from the
     tokens.
 
-    The row's "sentence_indices", the tokens at which units end, are not used. Retrieval finds these
-    tokens itself (`text.sentences.read_spans`): the same ones, unless one token has the end of a
-    unit and the start of the next.
+    Of the row's "sentence_indices", the tokens at which units end, only the first is used, to find
+    where the question ends. Retrieval finds these tokens itself (`text.sentences.read_spans`): the
+    same ones, unless one token has the end of a unit and the start of the next.
 
     Source: https://github.com/MambaRetriever/MambaRetriever
         (train_data_generation/prepare_train_data.py; README.md, "License").

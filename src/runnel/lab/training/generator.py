@@ -47,8 +47,8 @@ from runnel.text.dialogue import (
 from runnel.text.lines import keys, read_json, text_of, texts_of
 from runnel.text.tokenizer import Tokenizer
 
-# tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000
-# rows
+# tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with a
+# vocabulary of 50,000
 _LOGITS = 256
 _FEATURES = Features(
     {
@@ -113,7 +113,8 @@ class Completion:
 
 
 def make_completion(ids: np.ndarray, start: int) -> Completion:
-    """Return the completion of a row of ids (T,) whose reply begins at `start`, at least 1."""
+    """Return the completion of a row of ids, whose reply begins at `start`, at least 1."""
+    # the hidden vector before each token of the reply, from which the LM head predicts the token
     request = Request(ids[:-1], np.arange(start - 1, len(ids) - 1))
     return Completion(request, ids[start:].astype(np.int64))
 
@@ -127,7 +128,7 @@ class CompletionData(RowData[Completion]):
     ) -> Self:
         """Encode exchanges as the model reads and writes them, and write them to a file."""
         make = partial(_completion_row, model.tokenizer)
-        rows = make_rows(_FEATURES, make, exchanges, Counter())
+        rows = make_rows(_FEATURES, make, exchanges, Counter())  # nothing is counted
         write_rows(Path(path), _FEATURES, rows, fingerprint=fingerprint)
         data = cls(path)
         inform(f"{len(data)} examples, {data.lengths.sum()} tokens")

@@ -139,7 +139,8 @@ def bm25_ranker(
     _expect_bm25(total, k1, b)
     count = sum(len(lengths) for _, lengths, _ in blocks)
     # 2. An index of each block. BM25 uses the mean length of the documents: k1 and b are changed so
-    # that the block's mean length has the effect of the mean length of all documents.
+    # that the block's mean length has the effect of the mean length of all documents. With `share`,
+    # block mean / mean: k1 (1 - b + b length / mean) = scale (1 - b' + b' length / block mean).
     frequency: Counter[str] = Counter()  # documents that have a word
     indexes: list[Any] = []
     for ids, lengths, vocabulary in blocks:
@@ -152,7 +153,7 @@ def bm25_ranker(
             index.index(type(tokens)(parts, numbers), show_progress=False)
             frequency.update(dict(zip(vocabulary, _holding(index).tolist(), strict=True)))
         indexes.append(index if vocabulary else None)
-    # 3. The weights of words, from all documents.
+    # 3. The weights of words, from all documents: a score is proportional to its word's idf.
     for index, (_, lengths, vocabulary) in zip(indexes, blocks, strict=True):
         if index is not None:
             holding = _holding(index)
@@ -273,8 +274,8 @@ LIKELY = "scored like a positive"
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """Settings for drawing negatives. Ranks count from 1 with positives; the n-th query's draw
-    depends on the seed and n.
+    """Settings for drawing negatives from the results of a search. Ranks count from 1, and count
+    positives too; the n-th query's draw depends on the seed and n.
     """
 
     number: int = 7
@@ -319,7 +320,7 @@ def mine(
             _fill_judged(draws, mining.relative_margin, judge)
         else:
             for draw in draws:
-                draw.drawn += [text for _, text in draw.next()]
+                draw.drawn += [text for _, text in draw.propose()]
         yield from draws
 
 
@@ -351,7 +352,7 @@ class Draw:
         self._positives = [word_triples(text) for text in triple.positives]
         self._negatives = [word_triples(text) for text in triple.negatives]
 
-    def next(self) -> list[tuple[int, str]]:
+    def propose(self) -> list[tuple[int, str]]:
         """Return as many candidates as are missing, or all that are left: (row, text) pairs without
         copies.
         """
@@ -359,15 +360,15 @@ class Draw:
         missing = self._number - len(self.drawn)
         while len(candidates) < missing and (row := next(self._rows, None)) is not None:
             text = self._corpus.at(row)
-            triples = word_triples(text)
+            words = word_triples(text)
             if not text.strip():
                 self.refused[EMPTY] += 1
-            elif any(_are_copies(triples, other) for other in self._positives):
+            elif any(_are_copies(words, other) for other in self._positives):
                 self.refused[POSITIVE] += 1
-            elif any(_are_copies(triples, other) for other in self._negatives):
+            elif any(_are_copies(words, other) for other in self._negatives):
                 self.refused[NEGATIVE] += 1
             else:
-                self._negatives.append(triples)
+                self._negatives.append(words)
                 candidates.append((row, text))
         return candidates
 
@@ -383,7 +384,7 @@ def _fill_judged(draws: list[Draw], margin: float, judge: NegativeJudge) -> None
     ]
     bars = [float(score - margin * abs(score)) for score in scores]
     while proposals := [
-        (i, row, text) for i, draw in enumerate(draws) for row, text in draw.next()
+        (i, row, text) for i, draw in enumerate(draws) for row, text in draw.propose()
     ]:
         rows = sorted({row for _, row, _ in proposals})
         scored = dict(zip(rows, judge.vectors(rows), strict=True))
@@ -484,6 +485,7 @@ def mine_negatives(
         judge: NegativeJudge | None = None
         if searcher is not None:
             made_from = {
+                # whose texts are the pool
                 "files": files if source.corpus is None else [_digest(source.corpus)],
                 "fingerprint": searcher.model.fingerprint(),
                 "prompt": _prompts(searcher)["document"],
@@ -597,6 +599,7 @@ def _say_counts(result: Mapping[str, Any], number: int) -> None:
 
 
 def _digest(path: object) -> object:
+    """Return the digest of a file, for another path the path, and None for None."""
     return file_digest(str(path)) if Path(str(path)).is_file() else path and str(path)
 
 

@@ -1,5 +1,6 @@
-"""Work on examples in all cores' processes, in the order of the examples; and processes of a run
-that wait for each other.
+"""Two ways in which processes prepare the data of a run: `in_processes`, a pool that works on
+examples on all cores, in the order of the examples; and `writers_first`, by which the processes
+that train together wait until one of them has written the data, with such a pool.
 """
 
 import os

@@ -65,13 +65,17 @@ class Watch:
     began: float = field(default_factory=time.monotonic, compare=False)
 
     def begin(self, earlier: Sequence[Mapping[str, float]], processes: int) -> None:
-        """Continue from the counts that an earlier part of the run logged."""
+        """Continue from the counts that an earlier part of the run logged, of which this process
+        takes an equal part.
+        """
         last = earlier[-1] if earlier else {"tokens": 0, "seconds": 0.0}
         self.tokens = int(last["tokens"]) // processes
         self.began = time.monotonic() - last["seconds"]
 
     def throughput(self, processes: int) -> dict[str, Any]:
-        """Return the counts of the whole run, all processes together: tokens, and how fast."""
+        """Return the counts of the whole run: tokens, and how fast. All processes are taken to have
+        read as many tokens as this one.
+        """
         tokens = self.tokens * processes
         seconds = time.monotonic() - self.began
         return {
@@ -113,7 +117,9 @@ class Watched(Trainer):
         inputs: dict[str, Any],
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        # 1. Count the rows and the tokens of the batch.
+        # 1. Count the rows and the tokens of the batch. Rows are named by "rows" or, by a
+        # `DocumentTrainer`, "ids"; tokens are its "tokens" or, of an embedder, in attention masks.
+        # (A reranker's are counted when its loss reads the pairs: `trainers`.)
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
         self.watch.tokens += inputs.get("tokens", 0)
         for name, values in inputs.items():

@@ -2,7 +2,7 @@
 
 job = "embed" | "rerank" | "sentences" | "generate"      which head is trained
 [model] [data] [[data.sets]] [train]        every recipe
-[long] [lora] [search] [evaluation]         optional
+[long] [lora] [search] [evaluation]         optional; [search] is for the learning rate
 
 A recipe may also have [sizes.NAME], with the differences for a model of that size (--size).
 
@@ -50,7 +50,8 @@ class ModelTable:
     # True: train the layers that an encoder reads sentences with, and leave the head as it is;
     # False: train the head, and leave these layers
     layers: bool = _only("sentences", default=False)
-    # how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"
+    # how query and document are written as one text: "rankmamba" or "ssm-rerankers", as in these
+    # papers, "rankmamba-code", as in the former's checkpoints, or "pair", as the tokenizer does
     template: str | None = _only("rerank")
     pooling: Literal["cls", "eos", "mean"] | None = _only("embed")
     # the unit that a retriever scores
@@ -332,6 +333,7 @@ def _build(content: Mapping[str, Any], place: str) -> Recipe:
     wrong type, or a setting that the job does not use. `place` names the table in messages.
     """
     expect_choice(content.get("job"), JOBS, f"{place}: job")
+    # `arguments` checks the names and types of all settings
     recipe = Recipe(**arguments(Recipe, content, place, defaults=True, error=InputError))
     sets = ({"data": {"sets": table}} for table in content.get("data", {}).get("sets", ()))
     # `_flat` goes into tables, not into the list of sets: each set counts as a table data.sets.

@@ -259,7 +259,7 @@ def _train_model(
         if recipe.lora is not None:
             save_adapter(model, folder / "adapter")
             merge(model)
-        forward.finished(model)
+        forward.freeze(model)
         model.save(folder / "model", job="rerank" if recipe.job == "rerank" else None)
     losses = [row["loss"] for row in progress.logged_steps(trainer.state.log_history)] or [math.nan]
     return Summary(

@@ -2,6 +2,19 @@
 
 In: a recipe, and the model that is trained. Out: `RunData`, the examples for the Trainer, from
 files in the run folder that one process writes and all read.
+
+    job                      read by          examples, `Examples`
+    embed, rerank            _triple_data     `DatasetDict`: rows of texts, which the Trainer
+                                              tokenizes batch by batch
+    sentences                _document_data   `SentenceData`: query and document in tokens
+    generate                 _document_data   `CompletionData`: prompt and reply in tokens
+    sentences, by a head     _stored_data     `VectorData`: questions about documents that an
+    over stored vectors                       encoder reads here, once; or `LayerData`, if the
+                                              encoder's layers are trained (model.layers)
+
+A head over stored vectors scores the vectors of sentences and queries that were read separately
+before, such as pocket's (`vectors`); other heads score a query and a document that are read
+together.
 """
 
 import itertools
@@ -33,8 +46,8 @@ Examples: TypeAlias = DatasetDict | SentenceData | CompletionData | VectorData |
 
 @dataclass(frozen=True)
 class RunData:
-    """The training data, the held-out data if any, and the data that calibrates
-    the scores if any.
+    """The training data, the held-out data if any, and `aside`: the documents on which
+    `VectorTrainer.calibrate` makes the scores of a trained head probabilities, after training.
     """
 
     train: Examples
@@ -79,11 +92,13 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
 
 def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
     """Read the examples of a recipe in the form that the Trainer of its job takes."""
+    # whether the head scores stored vectors
     stored = recipe.job == "sentences" and model.head("sentences").inputs == "vectors"
+    # Only the process that writes needs the fingerprint, and the guard against texts of benchmarks.
+    # The examples for heads over stored vectors are in no file: every process reads and filters
+    # them, and the file of each document's vectors is named by the digest of its text.
     if files.write and not stored:
         files = replace(files, fingerprint=_fingerprint(recipe, model))
-    # The examples for heads over stored vectors are in no file, so every process reads and filters
-    # them.
     guard = Decontaminator(recipe.data.exclude if files.write or stored else ())
     try:
         if recipe.job in ("embed", "rerank"):
@@ -117,10 +132,10 @@ def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontam
             tables.write_triple_table(path, data, recipe, guard, model.prompts, files.fingerprint)
         stem = Path(data.path).stem
         rows[stem if stem not in rows else f"{stem} {len(rows)}"] = Dataset.from_file(str(path))
-    by_columns = DatasetDict
+    make_sets = DatasetDict
     if recipe.job == "embed":
         tables.require_negatives(rows, table, recipe.train.batch)
-        by_columns = tables.by_negatives
+        make_sets = tables.by_negatives
     train = rows
     held_out = None
     if table.held_out:
@@ -128,8 +143,8 @@ def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontam
             tables.expect_left(len(part) > table.held_out, name, table.held_out)
         split = {name: rows[name].train_test_split(table.held_out, seed=seed) for name in rows}
         train = {name: part["train"] for name, part in split.items()}
-        held_out = by_columns({name: part["test"] for name, part in split.items()})
-    drawn = by_columns(train)
+        held_out = make_sets({name: part["test"] for name, part in split.items()})
+    drawn = make_sets(train)
     if files.share > 1:
         for name, part in drawn.items():
             count = max(1, len(part) // files.share)
@@ -140,8 +155,8 @@ def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontam
 def _stored_data(
     examples: Iterator[Any], recipe: Recipe, model: Model, files: DataFiles
 ) -> RunData:
-    """Return questions about documents that are read once, as inference reads them; `model` has its
-    weights in fp32.
+    """Return questions about documents that are read once, as inference reads them: by the model as
+    it is loaded for inference, because `model`, which is trained, has its weights in fp32.
     """
     reader = load_model(recipe.model.name)
     reader.unit = model.unit
@@ -154,7 +169,8 @@ def _stored_data(
     )
     if not recipe.model.layers:
         return RunData(train, held_out, aside)
-    # the head stays, and with it its calibration
+    # To train layers, their Trainer needs texts, not only vectors. The head stays and with it its
+    # calibration, so the documents aside are trained on, too.
     measured = None if held_out is None else LayerData([held_out], model)
     return RunData(LayerData([train, aside], model), measured)
 
@@ -185,6 +201,7 @@ def _document_data(
     if files.write and not tables.is_written(paths[1], files.fingerprint):
         if table.held_out:
             write(paths[0], itertools.islice(examples, table.held_out))
+        # `examples` is an iterator, from which the held-out ones are taken now
         first = list(itertools.islice(examples, 1))
         tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
         write(paths[1], itertools.islice(itertools.chain(first, examples), 0, None, files.share))

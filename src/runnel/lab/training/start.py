@@ -1,6 +1,21 @@
 """Load the model that a run starts from.
 
 In: a recipe. Out: a `Model` in fp32 on the CPU, with a head for the job and the recipe's adapters.
+
+A head computes scores or vectors from what a model has read (`models/head.py`). Which heads a run
+can train:
+
+    job         the model's own head                            a new one (model.new_head = true)
+    embed       any                                             none
+    generate    its LM head (`load_generator`)                  none
+    rerank      one that scores a query and a document that     `EndScore`; `Scores` for a model of
+    sentences   are read together as one text, by a template    the transformers library
+    sentences   `VectorScore`, which scores stored vectors:     `VectorScore`
+                the vectors of a query and of sentences that
+                were read separately before (`HeldHead` has
+                its weights as torch parameters)
+
+With model.layers = true a `VectorScore` stays, and the layers that make its vectors are trained.
 """
 
 from pathlib import Path
@@ -59,7 +74,9 @@ def load_start(recipe: Recipe) -> Model:
 
 
 def _load_reader(recipe: Recipe) -> Model:
+    """Load a model that reads texts to compare them, and give it the head that is trained."""
     table = recipe.model
+    # how transformers are loaded: for "rerank" with a layer for pairs, and else without one
     reads: Literal["embed", "rerank"] = "rerank" if recipe.job == "rerank" else "embed"
     model = load_model(
         table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=reads
@@ -68,11 +85,13 @@ def _load_reader(recipe: Recipe) -> Model:
     missing = recipe.job not in model.heads
     stored = not missing and model.head(recipe.job).inputs == "vectors"
     if missing and (recipe.job == "embed" or not table.new_head):
+        # "features" has weights of tokens that the other heads use, for no job
         have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
         raise CheckpointError(
             f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or,"
             " for a new head, --set model.new_head=true"
         )
+    # a template says how query and document are read together; an embedder reads single texts
     if not (stored or recipe.job in ("embed", *model.templates)):
         raise CheckpointError(
             f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads"
@@ -80,7 +99,9 @@ def _load_reader(recipe: Recipe) -> Model:
         )
     _check_stored(recipe, model, stored=stored)
     if missing:
-        from_library = isinstance(model.backbone, Library)  # it has made the layer
+        # the library's model gets its own new layer for pairs when it is loaded: `Scores` only
+        # turns the layer's outputs into scores
+        from_library = isinstance(model.backbone, Library)
         model.heads[recipe.job] = Scores() if from_library else EndScore(model.backbone.hidden_size)
         inform(f"{table.name} gets a new head for {recipe.job!r}, with random weights")
     elif stored and table.new_head:
@@ -90,7 +111,8 @@ def _load_reader(recipe: Recipe) -> Model:
 
 def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     """Raise InputError if the recipe trains a part of the model that it does not have, or has
-    settings without effect for a head that scores stored vectors.
+    settings without effect for a head that scores stored vectors (`stored`: the model has such a
+    head for the job).
     """
     name = recipe.model.name
     layers = recipe.model.layers

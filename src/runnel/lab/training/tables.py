@@ -1,18 +1,19 @@
-"""Write examples as rows of Arrow files, so that memory does not depend on their number.
+"""Write examples as rows of Arrow files, so that memory does not depend on their number. In the
+order of this file:
 
-In: evidence and triples. Out: evidence with labels of its sentences, cut to windows of long
-documents (the first half of this file), and triples as sentence-transformers expects them (the
-second half):
+1. Files of rows, for all: `write_rows`, `is_written`, `make_rows`, and `RowData`, which reads them.
+2. Evidence, for sentence retrievers: `label_sentences` says which sentences answer, `choose_window`
+   cuts a long document, and `SentenceData` writes and reads the rows (`_FEATURES`), in tokens.
+3. Triples, for embedders and rerankers: `write_triple_table` writes the rows that
+   sentence-transformers expects, in text. There is a row for each answering document (and sample):
 
     embed     query, positive, negative_1, ..., negative_n, negatives, row
     rerank    query, docs (the answering document first), labels, row
 
-There is a row for each answering document (and sample).
+   `negatives` is the number of negatives that a row has, the other columns are null. `row` names
+   the origin of a row, for messages.
 
-`negatives` is the number of negatives that a row has, the other columns are null. `row` names the
-origin of a row, for messages.
-
-S  sentences of a document   E  evidence spans of an example
+S  sentences of a document
 """
 
 import json
@@ -87,6 +88,7 @@ def is_written(path: Path, fingerprint: str) -> bool:
     if not path.exists():
         return False
     with pa.memory_map(str(path)) as file:
+        # where `ArrowWriter` of the library datasets stores the fingerprint
         stored = json.loads(pa.ipc.open_stream(file).schema.metadata[b"huggingface"])
     if stored["fingerprint"] == fingerprint:
         inform(f"{path} is prepared already")
@@ -158,10 +160,12 @@ _FEATURES = Features(
         "id": Value("string"),
         "query": List(Value("int32")),  # token ids, without the template
         "ids": List(Value("int32")),  # token ids of the document
-        "bounds": List(Value("int32")),  # `bounds` and `ends` of `SentenceTokens`
+        # (S+1,): sentence s has the tokens [bounds[s], bounds[s+1]), perhaps none
+        "bounds": List(Value("int32")),
+        # (S,): the token at which a sentence is scored, its last one with a visible character
         "ends": List(Value("int32")),
-        "labels": List(Value("bool")),
-        "tokens": Value("int64"),  # the tokens of the item
+        "labels": List(Value("bool")),  # (S,): whether a sentence answers
+        "tokens": Value("int64"),  # all tokens that are read, the query's and the template's too
     }
 )
 
@@ -205,7 +209,8 @@ def expect_tokens(full: np.ndarray, name: str) -> None:
 def choose_window(
     bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int], rng: np.random.Generator
 ) -> slice:
-    """Choose the sentences of a window at a random place that contains all positives.
+    """Choose the sentences of a window at a random place that contains all positives (labels (S,)).
+    `bounds` (S+1,): sentence s has the tokens [bounds[s], bounds[s+1]).
 
     The window has at most as many tokens as one of `lengths`, drawn at random. If the positives are
     too far apart for it, the next longer of `lengths` is used; if they fit none, the whole
@@ -226,10 +231,13 @@ def choose_window(
         if total <= tokens:
             return document
     else:
+        # around a random sentence that has a token
         first = int(rng.choice(np.flatnonzero(np.diff(bounds) > 0)))
         last = first + 1
         if bounds[last] - bounds[first] >= tokens:
             return slice(first, last)
+    # The window has the tokens [start, start + tokens), which contain the sentences [first, last)
+    # and are inside the document; then the sentences that are whole in it.
     lowest = max(int(bounds[0]), int(bounds[last]) - tokens)
     highest = min(int(bounds[first]), int(bounds[-1]) - tokens)
     start = int(rng.integers(lowest, highest + 1))
@@ -240,7 +248,9 @@ def choose_window(
 
 
 class SentenceData(RowData[Item]):
-    """Examples in the tokens of a model, made into items with its templates."""
+    """Evidence in the tokens of a model. A row becomes an `Item` on access: query and document in
+    the model's template, and the labels of the sentences.
+    """
 
     def __init__(self, model: Model, path: str | Path) -> None:
         super().__init__(path)
@@ -287,7 +297,7 @@ def _sentence_row(
     counts: Counter[str],
 ) -> dict[str, object]:
     query_ids = maker.encode_query(example.query)
-    # units of the example or of the model
+    # the sentences that are scored: the example's own units, or the model's
     tokens = maker.read(example.document, np.array(example.units) if example.units else None)
     labels = label_sentences(example.document, tokens.spans, example.spans)
     if lengths is not None:
@@ -299,7 +309,7 @@ def _sentence_row(
             labels = labels[window]
         elif len(tokens.ids) > max(lengths):
             counts["whole"] += 1  # longer than every length, kept whole for its evidence
-    expect_tokens(tokens.full, example.id)
+    expect_tokens(tokens.full, example.id)  # `full`: which sentences have a token
     count = len(maker.prefix(query_ids)[0]) + len(tokens.ids)
     counts.update(examples=1, tokens=count, unanswered=not labels.any())
     return {
@@ -434,7 +444,9 @@ def _examples(
     table = recipe.data
     source = Path(data.path)
     rng = np.random.default_rng(recipe.train.seed)
-    pool: list[str] = []  # texts from which random negatives are drawn
+    # Texts from which random negatives are drawn: of all examples, also of those that the guard
+    # leaves out because of their queries or answers.
+    pool: list[str] = []
     if _random(table):
         every = _triples(data, Decontaminator(()))
         pool = sorted({text for triple in every for text in triple.positives})
@@ -445,6 +457,7 @@ def _examples(
         for positive in triple.positives:
             negatives = _negatives(triple, pool, recipe, rng, source)
             count = min(len(negatives), table.negatives)
+            # each sample takes the next `count` negatives, and begins again after the last one
             repeated += len(negatives) < count * table.samples
             for sample in range(table.samples):
                 if table.rows is not None and rows == table.rows:

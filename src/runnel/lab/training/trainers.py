@@ -7,8 +7,8 @@ embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch 
             negatives ranking loss)
 rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives
             (its ListNet loss)
-sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers below it
-            LayerTrainer
+sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers of an
+            encoder that make these vectors LayerTrainer (`vectors`)
 generate    GeneratorTrainer
 """
 
@@ -67,6 +67,7 @@ class _Saving(Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
+        # the first module of the library's model is runnel's wrapper
         inside: Model = self.model[0].model  # type: ignore[index]
         if inside.backbone.adapted:
             load_adapter(inside, resume_from_checkpoint)
@@ -95,7 +96,7 @@ def make_trainer(
     bf16 = recipe.train.precision == "bf16"
     sizes = sizes_of(recipe)
     shared = arguments(recipe, folder) | sizes
-    data_parts = (data.train, data.held_out)
+    data_parts = (data.train, data.held_out)  # `run` calibrates with `data.aside` after training
     if recipe.model.layers:  # its module has its own autocast
         args = TrainingArguments(**shared)
         return LayerTrainer(model, args, *data_parts, bf16=bf16, top_k=top_k or (10,))

@@ -25,11 +25,11 @@ from a projected query and known columns, so that these need to be computed only
 
     S  sentences of a document   D  width of the vectors   F  lexical features   K  known columns
 
-`size` is the width of the head's hidden layers.
+`size` is the width of the head's hidden layers, and `direct` (K,) the weight of each known column.
 """
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # not the F above, which is only in shapes
 from torch import Tensor
 
 from runnel.models.pocket.heads import AROUND, OUT_SCALE, PRODUCT_SCALE

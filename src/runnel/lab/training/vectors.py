@@ -1,17 +1,26 @@
-"""Train a head that scores stored sentence vectors (`VectorScore`), whose documents are read once
-and kept in the run folder; and an encoder's sentence layers through such a head, which stays as it
-is.
+"""Train pocket, or another encoder, to find sentences: a head that scores stored vectors, or the
+layers that make these vectors.
 
-In the order of this file: items, module, Trainer and calibration of a head; the data of both;
-items, module and Trainer of the layers.
+The head, a `VectorScore` (`models/pocket/heads.py`), scores the sentences of a document for a query
+from their vectors, which the encoder computed before, and from lexical features. The encoder's
+`sentence_layers` replace its last layers when it reads for sentences. In the order of this file:
 
-The vectors of trained layers may not move far from those that the run started from: with few
-questions, that keeps what its weights know.
+    head     VectorItem, VectorModule, VectorTrainer, calibrate: the documents are read once, and
+             their vectors are stored in the run folder; only the head is trained
+    data     `read_vector_data` reads the documents and questions, and splits them: `VectorData`
+    layers   LayerItem, LayerData, LayerModule, LayerTrainer: each step reads documents again; the
+             head stays as it is. The vectors may not move far from those that the run started
+             from: with few questions, that keeps what the weights know.
+
+A head is calibrated if its scores, by a factor and a summand, have been made the logits of the
+probability that a sentence answers (`calibrate`).
+
+An encoder reads a limited number of tokens at once. So a document is laid out in blocks, each of
+them between two markers, such as [CLS] and [SEP] (`models/pocket/layout.py`).
 
 n  questions of a batch      S  sentences of a document      D  width of the vectors
 K  known columns of a sentence (`vector_scores.known_columns`)       F  its lexical features
-Q  questions about a document                                T  its tokens
-R  tokens of a document laid out in blocks, markers included N  its blocks
+Q  questions about a document        R  its tokens in blocks, markers included       N  its blocks
 """
 
 from __future__ import annotations
@@ -40,17 +49,19 @@ from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
 from runnel.lab.training.vector_scores import combine, known_columns, uncalibrated
 from runnel.models.model import Model
+from runnel.models.pocket.heads import UNFIT
 from runnel.models.pocket.layout import lay_out
 from runnel.models.pocket.scorer import VectorQuery, VectorScorer
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.recurrent.heads import HeldHead
 
-_SENTENCES = 300  # the most sentences of a document in one step
-_BEST = 40  # how many of these are kept: the best by the sum of z-scores
+# of a longer document, a step has so many random sentences, the best, and the answers (`thin`)
+_SENTENCES = 300
+_BEST = 40  # sentences, the best by the sum of z-scores
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
 _LOADED = 64  # documents held in memory
 _ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
-_ASIDE = 10  # one document in 10 calibrates
+_ASIDE = 10  # one document in 10 is not trained on, but calibrates the head
 QUESTIONS = 8  # about a document in one step
 _KEEP = 1.0  # weight of the distance to the vectors as they were
 
@@ -108,14 +119,16 @@ def thin(item: VectorItem, rng: np.random.Generator) -> VectorItem:
 
 
 def score_items(head: Any, items: Sequence[VectorItem]) -> list[Tensor]:
-    """Return the uncalibrated scores (S,) of each item, computed in one pass."""
+    """Return the uncalibrated scores (S,) of each item, computed in one pass. Here and below,
+    `head` is the `HeldHead` of a `VectorScore`.
+    """
     device = head.direct.device
     sizes = [len(item.vectors) for item in items]
-    query = head.query(torch.stack([item.query for item in items]).to(device))
-    query = query.repeat_interleave(torch.tensor(sizes, device=device), 0)
+    projected = head.query(torch.stack([item.query for item in items]).to(device))
+    projected = projected.repeat_interleave(torch.tensor(sizes, device=device), 0)
     vectors = torch.cat([item.vectors for item in items]).to(device)
-    numbers = torch.cat([item.known for item in items]).to(device)
-    return list(combine(head, query, vectors, numbers).split(sizes))
+    columns = torch.cat([item.known for item in items]).to(device)
+    return list(combine(head, projected, vectors, columns).split(sizes))
 
 
 def span_recalls(
@@ -129,8 +142,7 @@ def span_recalls(
         return None
     recalls = []
     for k in top_k:
-        best = ranked[:k]
-        hits = [((best >= first) & (best < last)).any() for first, last in evidence]
+        hits = [((first <= ranked[:k]) & (ranked[:k] < last)).any() for first, last in evidence]
         recalls.append(float(np.mean(hits)))
     return recalls
 
@@ -145,9 +157,10 @@ class VectorModule(nn.Module):
         self.head = head.requires_grad_(True)
         self.mean = copy.deepcopy(head).requires_grad_(False)
         start = head.calibration.detach().clone()
-        fresh = bool((start == torch.tensor([1.0, 0.0])).all())
-        # The factor and the summand that make a score the logit of an answer.
-        self.chance = nn.Parameter(torch.tensor([1.0, -4.0]) if fresh else start)
+        fresh = bool((start == torch.tensor(UNFIT)).all())
+        # The factor and the summand that make a score the logit of an answer, learned with the
+        # head. A new head begins low, sigmoid(-4) = 0.02, because few sentences answer.
+        self.calibration = nn.Parameter(torch.tensor([1.0, -4.0]) if fresh else start)
 
     def forward(self, items: Sequence[VectorItem]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each document (n,), and the scores (S,) of its sentences."""
@@ -155,7 +168,7 @@ class VectorModule(nn.Module):
         losses = []
         for score, item in zip(scores, items, strict=True):
             answers = mark_answers(len(score), item.evidence).to(score.device)
-            logits = score * self.chance[0] + self.chance[1]
+            logits = score * self.calibration[0] + self.calibration[1]
             losses.append(_YES_OR_NO * yes_or_no_loss(logits, answers))
             if item.evidence:
                 losses[-1] = losses[-1] + span_loss(score, item.evidence)
@@ -195,12 +208,12 @@ class VectorTrainer(AveragedTrainer):
         )
 
     def calibrate(self, aside: VectorData | None) -> None:
-        """Calibrate the head on documents that were not trained on; without any it keeps what was
-        learned with the weights.
+        """Calibrate the head on the documents aside, which were not trained on; without any it
+        keeps the calibration that was learned with the weights.
         """
         head = self.model.head
         with torch.no_grad():
-            head.calibration.copy_(self.model.chance)
+            head.calibration.copy_(self.model.calibration)
         if aside is not None and len(aside):
             calibrate(head, [aside[index][1] for index in range(len(aside))])
 
@@ -209,7 +222,7 @@ def calibrate(
     head: Any, items: Sequence[VectorItem], weights: Sequence[float] | None = None
 ) -> None:
     """Set factor and summand so that the sigmoid of a score is the share of such sentences that
-    answer.
+    answer. `weights`: for each item, how much each of its sentences counts; default: equal.
 
     If the items do not determine them (no sentence answers, or a larger score means a smaller
     share), they stay as they are.
@@ -247,7 +260,9 @@ def calibrate(
 
 @dataclass(frozen=True, eq=False)
 class ReadQuestion:
-    """A question about a document; a document without evidence does not answer it."""
+    """A question that the encoder has read, about a document; a document without evidence does not
+    answer it.
+    """
 
     name: str
     text: str
@@ -277,6 +292,7 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
     def __getitem__(self, index: int) -> tuple[str, VectorItem]:
         question = self.questions[index]
         document = self.load(question.document)
+        # without the mask of the sentences that have a token: `evidence` counts only these
         _, vectors, features = self.scorer.inputs(question.query, document)
         return question.name, make_vector_item(
             question.query.vector, vectors, features, question.evidence, len(document.ids)
@@ -287,7 +303,7 @@ def read_vector_data(
     scorer: VectorScorer, examples: Iterable[Evidence], folder: Path, held_out: int, *, write: bool
 ) -> tuple[VectorData, VectorData | None, VectorData]:
     """Read the documents that `folder` lacks, and return the questions trained on, those held out,
-    and those that calibrate.
+    and those aside, which calibrate (`split_documents`).
 
     No document is in two of them. Texts and questions are held in memory, sentence vectors are not.
     """
@@ -395,7 +411,7 @@ def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
 
 @dataclass(frozen=True, eq=False)
 class LayerItem:
-    """A document and questions about it."""
+    """A document and questions about it, as `LayerModule` reads them."""
 
     ids: Tensor  # (R,) int64, the document in blocks (`models.pocket.layout.lay_out`)
     cu_seqlens: Tensor  # (N+1,) where each block begins, and the last one ends
@@ -413,7 +429,11 @@ class LayerItem:
 
 class LayerData(Dataset[tuple[str, LayerItem]]):
     """Documents with at most `QUESTIONS` questions each; a document with more is several items. An
-    item is made on access.
+    item is made on access. Questions without evidence are left out.
+
+    Args:
+        read: from one `read_vector_data`, so the first one's scorer and `load` serve all.
+        model: the model that is trained.
     """
 
     def __init__(self, read: Sequence[VectorData], model: Model) -> None:
@@ -438,7 +458,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         group = self._groups[index]
         document = self._load(group[0].document)
         inputs = [self._scorer.inputs(question.query, document) for question in group]
-        full, vectors, _ = inputs[0]
+        full, vectors, _ = inputs[0]  # of the document, the same for each question
         encoder = self._model.backbone
         assert isinstance(encoder, Encoder)
         markers = self._model.tokenizer.markers()
@@ -481,7 +501,7 @@ class LayerModule(nn.Module):
         encoder.requires_grad_(False)
         self.layers = encoder.sentence_layers.requires_grad_(True)
         self.mean = copy.deepcopy(self.layers).requires_grad_(False)
-        # in a tuple, so that its parameters are not those of this module
+        # in a tuple, where torch does not find them: only the layers are parts of this module
         self._inside = (encoder, head.requires_grad_(False))
 
     def forward(self, items: Sequence[LayerItem]) -> tuple[Tensor, list[list[Tensor]]]:
@@ -499,6 +519,7 @@ class LayerModule(nn.Module):
             ]
             pairs = zip(by_question, item.evidence, strict=True)
             loss = torch.stack([span_loss(score, spans) for score, spans in pairs]).mean()
+            # how far the vectors are from those of the start, 1 - cosine
             moved = (1 - (vectors * item.vectors).sum(1)).mean()
             moved = moved + (1 - (queries * item.query_vectors).sum(1)).mean()
             losses.append(loss + _KEEP * moved)
@@ -506,6 +527,9 @@ class LayerModule(nn.Module):
         return torch.stack(losses), scores
 
     def _vectors(self, item: LayerItem) -> tuple[Tensor, Tensor]:
+        """Return unit vectors (S, D) of the sentences, from the sums over their tokens, and (Q, D)
+        of the questions, from the means over all their tokens and markers, as `VectorScorer` does.
+        """
         encoder, _ = self._inside
         layers = self.layers if self.training else self.mean
         with torch.autocast(item.ids.device.type, torch.bfloat16, enabled=self._bf16):

@@ -125,7 +125,7 @@ def test_means():
         outcome("4"),
         open_question,
     ]
-    scores = judging.group("all", found)
+    scores = judging.scores_of("all", found)
     assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (
         5,
         1,
@@ -134,7 +134,7 @@ def test_means():
     )
     assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
     assert scores["low"] < 2 / 3 < scores["high"]
-    empty = judging.group("all", [open_question])
+    empty = judging.scores_of("all", [open_question])
     assert (
         empty["accuracy"]
         is empty["low"]

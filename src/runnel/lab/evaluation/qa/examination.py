@@ -1,9 +1,12 @@
 """Examine a model on question answering sets: `examine` is what `runnel lab qa` does.
 
 In order: `plan_reading` decides what is read for a question, `find_material` finds it, `Exam` has
-language models answer from it and judge the answers, and `_save_all` writes the scores.
+language models answer from it and judge the answers, and `_save_all` writes the scores. The model
+that is examined is a retriever, or one of two ways without one: "whole", in which the language
+model reads all of the document, and "copied", in which it first copies sentences from it.
 
-For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scores in SET.json and
+For each set OUT has SET.found.jsonl (what is read; with a limit the name says which questions were
+drawn), SET.answers.jsonl, the scores in SET.json and
 SET.queries.jsonl, and for the model "copied" SET.evidence.jsonl, a task for `runnel lab evaluate`.
 For all sets together it has qa.json, and replies.sqlite, the replies of the language models, so
 that none is paid for twice.
@@ -157,7 +160,7 @@ def plan_reading(
     """Return the plan for options of `runnel lab qa`. Raises InputError for an option without
     effect on what the model reads.
     """
-    # 1. what the model does
+    # 1. what the model does: a retriever's `How`, "whole" or "copied"
     kind: Any = how or "sentences"
     if model in ("whole", "copied", "bm25"):
         kind = model
@@ -165,6 +168,7 @@ def plan_reading(
         kind = "embed"
     expect_choice(kind, ("whole", "copied", "bm25", "embed", "sentences"), f"what {model} does")
     # 2. the options that have an effect on it
+    # `how` has no effect, and is refused, if the model's name alone says what it does
     given = Options({"dtype": dtype, "how": None if how == kind else how, **options})
     settings: dict[str, object] = {"model": model, "as": kind}
     if kind in ("whole", "copied"):
@@ -223,7 +227,8 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
     """Return the material for each question. It is written to OUT; what OUT already has is not made
     again.
     """
-    # One tokenizer counts tokens for every system, so that lengths are comparable.
+    # One tokenizer, of the built-in model pocket, counts tokens for every system, so that lengths
+    # are comparable.
     tokenizer = read_tokenizer(BUILT_IN["pocket"])
 
     @lru_cache(maxsize=1)  # several questions in a row are about a document
@@ -266,6 +271,7 @@ class Exam:
     prompts: Mapping[str, str] = field(default_factory=lambda: judging.PROMPTS)
 
     def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
+        """Yield the outcome of each question; one without an answer if a reply is missing."""
         for (question, tokens, _), outcome in self.inquiry.run(
             partial(self._outcome, data), materials
         ):
@@ -350,6 +356,7 @@ class Exam:
         version: str,
         endpoint: LanguageModelClient | None = None,
     ) -> Reply:
+        """Return a reply of at most `most` tokens; `version` as of `Replies.ask`."""
         return self.inquiry.replies.ask(
             messages, max_tokens=most, version=version, endpoint=endpoint
         )

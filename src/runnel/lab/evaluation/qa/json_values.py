@@ -29,7 +29,7 @@ def read_values(path: Path, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]
     ):
         reader = _Reader(text, path)
         yield from reader.values(depth, ())
-        reader.expect("")
+        reader.expect("")  # the end of the file
 
 
 def expect_object(value: object, where: str) -> dict[str, object]:
@@ -43,12 +43,13 @@ def expect_object(value: object, where: str) -> dict[str, object]:
 
 
 class _Reader:
+    """Takes values from a file, of which `_text` is in memory."""
+
     def __init__(self, file: TextIO, path: Path) -> None:
         self._file = file
         self._path = path
         self._decode = json.JSONDecoder().raw_decode
-        # the text that was read, the place in it, and the number of characters read and dropped
-        # before
+        # the text in memory, the place in it, and the number of characters of the file before it
         self._text, self._at, self._before = "", 0, 0
 
     def _error(self, reason: str) -> ReadError:

@@ -1,8 +1,8 @@
 """Find the answers in replies, let a language model judge them, and compute scores.
 
-In this order: the prompts of the judge and the reading of its replies; how a judge agrees with
-labels by people (`agreement`); the scores of answers, accuracy by a judge and token F1, with their
-means over questions, sets, categories and lengths.
+In this order: the prompts of the judge; `read_answer`, the answer in a reply, and `read_verdict`,
+the judge's decision; how a judge agrees with labels by people (`agreement`); the scores of answers,
+accuracy by a judge and token F1, with their means over questions, sets, categories and lengths.
 
 `text.dialogue` has the prompts for questions about documents. The rules of the judge are those of
 paper E, appendix C (docs/papers.md), which has a prompt of its own for multiple-choice questions;
@@ -114,7 +114,7 @@ def ask_judgment(
     multiple_choice: bool,
     prompts: Mapping[str, str] = PROMPTS,
 ) -> list[Message]:
-    """Ask whether an answer agrees with a true answer."""
+    """Ask whether an answer, the attempt, agrees with a true answer."""
     prompt = prompts["choice" if multiple_choice else "free"]
     texts = {"question": question.strip(), "truth": truth.strip(), "attempt": attempt.strip()}
     return messages(prompts["system"], prompt.format(**texts))
@@ -138,7 +138,7 @@ def has_mark(reply: Reply) -> bool:
     return _ANSWER_MARK.search(reply.text) is not None
 
 
-def read_verdict(reply: Reply) -> bool | None:
+def read_verdict(reply: Reply) -> Verdict:
     """Return whether a judge wrote YES (True) or NO (False) after its last "DECISION:". None: it
     wrote neither or both, or the reply was cut.
     """
@@ -234,14 +234,14 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[str, object]:
         name: [outcome for outcome in outcomes if outcome.tokens in lengths]
         for name, lengths in ranges(LENGTHS, "tokens").items()
     }
-    return group("all", outcomes) | {
-        "by_category": [group(name, some) for name, some in by_category.items()],
-        "by_length": [group(name, some) for name, some in by_length.items() if some],
+    return scores_of("all", outcomes) | {
+        "by_category": [scores_of(name, some) for name, some in by_category.items()],
+        "by_length": [scores_of(name, some) for name, some in by_length.items() if some],
     }
 
 
-def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return the scores of some questions.
+def scores_of(name: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return the scores of a group of questions.
 
     accuracy is the share of right answers among questions with a verdict, `low` to `high` its 95 %
     interval by the bootstrap over questions; F1 the mean over free-form questions. Without such a
@@ -289,7 +289,8 @@ def _mean_of_means(sets: Sequence[Sequence[float]]) -> float | None:
 
 def interval(sets: Sequence[Sequence[bool]], seed: int = 0) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the mean over sets of the share of right answers. The
-    number of right answers of a resampled set is drawn from a binomial distribution.
+    number of right answers of a resampled set is drawn from a binomial distribution, which gives
+    the same as drawing its questions with replacement.
     """
     rng = np.random.default_rng(seed)
     shares = [

@@ -15,8 +15,10 @@ left out.
 
 Source: paper E, tables 7 and 8; its released code (rag_pipeline/evaluation.py) names the
 multiple-choice sets. The category of ELITR_Bench_QA is unreadable in our copy of table 8; it is
-conversational, as table 7's 707 questions of this category include its
-130. InfiniteBench, https://github.com/OpenBMB/InfiniteBench (src/eval_utils.py); L-Eval,
+conversational, as table 7's 707 questions of this category include its 130 questions.
+
+Sources of the suites: InfiniteBench, https://github.com/OpenBMB/InfiniteBench (src/eval_utils.py);
+L-Eval,
 https://github.com/OpenLMLab/LEval (README.md); BAMBOO, https://github.com/RUCAIBox/BAMBOO
 (datasets, prompt.json); MuLD, https://github.com/ghomasHudson/muld (muld.py); ELITR-Bench,
 https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_transcripts.py).
@@ -133,8 +135,8 @@ class Suite(NamedTuple):
     # ends of paths, in any case, without .gz and .zst
     files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
     layout: RowLayout | None = None  # makes plain questions of rows; the folder holds further files
-    # Where a file has the rows. None: jsonl or parquet; "": parquet, or a list in JSON; another
-    # text: the list of this name in a JSON object.
+    # What a file is, and where it has the rows. None: jsonl or parquet, its rows; "": parquet, or
+    # one list in JSON, its items; NAME: one JSON object, whose list NAME has them.
     rows: str | None = None
 
 
@@ -182,11 +184,11 @@ def _leval(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path)
             )
         pairs = zip(questions, answers, strict=True)
         for position, (question, answer) in enumerate(pairs, start=1):
-            point = (text, question.strip(), answer)
-            if about.task in _TWICE and point in seen:
+            asked = (text, question.strip(), answer)
+            if about.task in _TWICE and asked in seen:
                 dropped.add("repeated questions", where)
                 continue
-            seen.add(point)
+            seen.add(asked)
             made: dict[str, object] = {
                 "id": f"{number}-{position}",
                 "document": text,
@@ -211,7 +213,8 @@ def _choices(question: str) -> dict[str, str]:
     to the next one.
     """
     marks = list(_CHOICE.finditer(question))
-    # the last "A." and what follows it: the question itself may have a list
+    # From the last "A." on: the question itself may have a list. The letters of all marks joined
+    # have a letter for each mark, so a letter's place is its mark's number.
     first = "".join(mark[1] for mark in marks).rfind("A")
     marks = marks[first:] if first >= 0 else []
     if len(marks) < 2 or "".join(mark[1] for mark in marks) != ascii_uppercase[: len(marks)]:
@@ -502,7 +505,7 @@ def _read_own(path: Path, name: str) -> QaSet:
     choices = sum("choices" in row for _, row in rows)
     for where, row in rows:
         for field in row:
-            expect_choice(field, (*Fields(), *_OPTIONAL[:2]), f"{where}: a field")
+            expect_choice(field, (*Fields(), "answer_type", "category"), f"{where}: a field")
     if choices not in (0, len(rows)):
         raise InputError(
             f"{path}: {choices} of {len(rows)} questions have choices; expected all or none, in two"
@@ -512,8 +515,8 @@ def _read_own(path: Path, name: str) -> QaSet:
 
 
 def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
-    """Yield the sets of the file of paper E's authors: SET -> ID -> point; categories are from a
-    second file: CATEGORY -> ID.
+    """Yield the sets of the file of paper E's authors, who call a question with its document a
+    point: SET -> ID -> point; categories are from a second file: CATEGORY -> ID.
 
     The documents of points are read as their units ("full_text_sentences"), not as tokens
     ("input_ids", "sentence_indices").
@@ -561,6 +564,7 @@ def _build(
     documents: dict[str, QaDocument] = {}
     questions = []
     for number, (where, row) in enumerate(rows, start=1):
+        # 1. the texts, with the choices in the question
         answers = texts_of(row, fields.answers, where)
         text = text_of(row, fields.document, where)
         question = text_of(row, fields.question, where)
@@ -574,12 +578,14 @@ def _build(
             )
             question = "\n".join([question.strip(), *choices])
             answers = [choices[options.index(answer)] for answer in answers]
+        # 2. what a row may have besides, and the names of document and question
         optional = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
         sentences = optional.pop("sentences", ())
         if len(about.categories) == 1:
             optional.setdefault("category", about.categories[0])
         key = digest(text)
         name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
+        # 3. checks
         texts = [("document", text), ("question", question)]
         texts += [("answer", answer) for answer in answers or [""]]
         for what, value in texts:
@@ -592,6 +598,7 @@ def _build(
             )
         if "category" in optional:
             expect_choice(optional["category"], get_args(Category), f"{where}: the category")
+        # 4. the records
         documents[key] = documents.get(key) or QaDocument(key, text, sentences)
         questions.append(
             QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **optional)
