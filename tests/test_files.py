@@ -5,10 +5,12 @@ to the others.
 import errno
 import os
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.children import GIVE_UP_S
 from helpers.texts import repeat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -320,6 +322,18 @@ def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
     second.release(remove=True)
     second.release()
     assert not path.exists()
+
+
+def test_a_lock_waits_as_long_as_it_is_told(path):
+    first, second = (WriterLock(path, path) for _ in range(2))
+    first.acquire()
+    with pytest.raises(StoreBusy, match=f"process {os.getpid()}"):
+        second.acquire(wait_s=0.03)
+    release = threading.Timer(0.1, first.release)
+    release.start()
+    second.acquire(wait_s=GIVE_UP_S)
+    release.join()
+    second.release()
 
 
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_the_new_file(path, monkeypatch):

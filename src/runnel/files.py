@@ -17,6 +17,7 @@ import re
 import shlex
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -413,6 +414,7 @@ def sync(path: Path) -> None:
 
 
 _CONTENT = re.compile(rb"(process \d+\s*)?")  # of a lock file
+_POLL_S = 0.01  # between two attempts to take a lock
 _LOCKED_BYTE = 1 << 30  # far after the content: Windows lets no other process read a locked byte
 
 
@@ -426,8 +428,11 @@ class WriterLock:
         self._what = what
         self._file: BinaryIO | None = None
 
-    def acquire(self) -> None:
-        """Take the lock; do nothing if it is already held."""
+    def acquire(self, wait_s: float = 0.0) -> None:
+        """Take the lock; do nothing if it is already held. If another process holds it, wait up to
+        `wait_s` seconds, and then raise StoreBusy.
+        """
+        last = time.monotonic() + wait_s
         while self._file is None:
             file = open_own(self._path)
             locked = _try_lock(file)
@@ -440,6 +445,9 @@ class WriterLock:
                 )
             if not locked:
                 file.close()
+                if time.monotonic() < last:
+                    time.sleep(_POLL_S)
+                    continue
                 holder = content[0].decode().strip() or "another process"
                 raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
             if not _is_at(file, self._path):  # the holder removed the file after it was opened here

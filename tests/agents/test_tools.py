@@ -366,7 +366,6 @@ def test_several_places_in_one_call(mixed):
 
 def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     project = Project(tmp_path).extend([])
-    project.save()
     Index.create(project.place).close()
     settings = AgentSettings((tmp_path,), str(project.place), project=project)
     tools = Tools(settings)

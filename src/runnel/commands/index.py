@@ -71,7 +71,6 @@ def index(
     else:
         project = indexes.find_project(Path.cwd()) or Project(Path.cwd().resolve())
         project = project.extend(paths or [], selection)
-        project.save()
         files = files.for_project(project)
         place = str(project.place)
         shown = str(project.place.parent)

@@ -168,11 +168,10 @@ def expect_or_make_project() -> Project:
         return expect_project()  # an error: hardly anybody wants an index of all that is below
     project = project or Project(here)
     if not holds_index(project.place):
-        project = project.extend([])
         display.say(
             f"note: there is no index yet; indexing {project.folder} in {project.folder / NAME}"
         )
-        project.save()
+        project = project.extend([])
     return project
 
 
