@@ -10,6 +10,8 @@ import json
 import os
 import re
 import tomllib
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,13 +35,17 @@ _NOT_JSON = (
     re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'),
 )
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
-_QUOTES = re.compile(r"\"{3}|'{3}")
+# Strings of many lines in TOML, and what may have three quotation marks without being one.
+_STRINGS = re.compile(
+    r""""{3}(?:\\.|[^\\])*?"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*""", re.DOTALL
+)
 _LINE_END = re.compile(r"\r?\n")
 _COMMA = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*,", re.DOTALL)  # and the comments before it
 # A table of the entry in TOML, with the blank line before it. Comments after its last line are
 # about what follows.
 _TABLE = re.compile(
-    rf"""^(?:[ \t\r]*\n)?[ \t]*\[+[ \t]*mcp_servers[ \t]*\.[ \t]*(["']?){NAME}\1[ \t]*[].].*\n?"""
+    r"^(?:[ \t\r]*\n)?[ \t]*"
+    rf"""\[+[ \t]*(["']?)mcp_servers\1[ \t]*\.[ \t]*(["']?){NAME}\2[ \t]*[].].*\n?"""
     r"""(?:(?:[ \t\r]*(?:#.*)?\n)*[ \t]*[^\s[#].*\n?)*""",
     re.MULTILINE,
 )
@@ -75,7 +81,8 @@ def configure(program: str, command: list[str] | None) -> Path:
     if entry and program == "vscode":
         entry = {"type": "stdio", **entry}
     is_toml = path.suffix == ".toml"
-    load = tomllib.loads if is_toml else _load_json
+    # floats as they are written: nan differs from itself
+    load = partial(tomllib.loads, parse_float=str) if is_toml else _load_json
     try:
         path = path.resolve()
         old = path.read_bytes().decode() if path.exists() else ""
@@ -98,10 +105,10 @@ def configure(program: str, command: list[str] | None) -> Path:
             " written"
         ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        partial.write_bytes(new.encode())
+    with replacing(path) as written:
+        written.write_bytes(new.encode())
         if path.exists():
-            partial.chmod(path.stat().st_mode & 0o7777)
+            written.chmod(path.stat().st_mode & 0o7777)
     return path
 
 
@@ -111,7 +118,13 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
 
     document = tomlkit.parse(text)
     if NAME in document.get(key, {}):
-        document = tomlkit.parse(_TABLE.sub(_unless_quoted, text))
+        # Lines inside strings are neither tables nor the end of one.
+        plain = _STRINGS.sub(_without_lines, text)
+        rest = text
+        for table in reversed(list(_TABLE.finditer(plain))):
+            rest = rest[: table.start()] + rest[table.end() :]
+        with suppress(ValueError):  # lines of the entry begin with "[", so tomlkit removes it
+            document = tomlkit.parse(rest)
         servers: Any = document.get(key, {})
         servers.pop(NAME, None)  # in another form than its own tables
     if entry:
@@ -122,10 +135,10 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
     return changed
 
 
-def _unless_quoted(found: re.Match[str]) -> str:
-    """Return what replaces a table: nothing, or itself if it is inside a string of many lines."""
-    quotes = _QUOTES.findall(found.string, 0, found.start())
-    return found[0] if len(quotes) % 2 else ""
+def _without_lines(found: re.Match[str]) -> str:
+    """Return what replaces a string of many lines in TOML: as many characters of a word."""
+    is_long = found[0].startswith(('"""', "'''"))
+    return re.sub(r"[^\r\n]", "x", found[0]) if is_long else found[0]
 
 
 def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
