@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.children import GIVE_UP_S
 from helpers.texts import repeat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -324,16 +323,17 @@ def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
     assert not path.exists()
 
 
-def test_a_lock_waits_as_long_as_it_is_told(path):
+def test_a_lock_can_be_waited_for(path):
     first, second = (WriterLock(path, path) for _ in range(2))
+    with first.held():
+        release = threading.Timer(0.1, first.release)
+        release.start()
+        with second.held(wait=True):
+            release.join()
+            with pytest.raises(StoreBusy, match=f"process {os.getpid()}"):
+                first.acquire()
     first.acquire()
-    with pytest.raises(StoreBusy, match=f"process {os.getpid()}"):
-        second.acquire(wait_s=0.03)
-    release = threading.Timer(0.1, first.release)
-    release.start()
-    second.acquire(wait_s=GIVE_UP_S)
-    release.join()
-    second.release()
+    first.release()
 
 
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_the_new_file(path, monkeypatch):
@@ -342,9 +342,9 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_the_new_file(path, 
     first.acquire()
     real = files._try_lock
 
-    def try_lock(file):
+    def try_lock(file, wait):
         first.release(remove=True)
-        return real(file)
+        return real(file, wait)
 
     monkeypatch.setattr(files, "_try_lock", try_lock)
     second.acquire()

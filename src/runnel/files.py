@@ -17,7 +17,6 @@ import re
 import shlex
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -414,7 +413,6 @@ def sync(path: Path) -> None:
 
 
 _CONTENT = re.compile(rb"(process \d+\s*)?")  # of a lock file
-_POLL_S = 0.01  # between two attempts to take a lock
 _LOCKED_BYTE = 1 << 30  # far after the content: Windows lets no other process read a locked byte
 
 
@@ -428,14 +426,13 @@ class WriterLock:
         self._what = what
         self._file: BinaryIO | None = None
 
-    def acquire(self, wait_s: float = 0.0) -> None:
-        """Take the lock; do nothing if it is already held. If another process holds it, wait up to
-        `wait_s` seconds, and then raise StoreBusy.
+    def acquire(self, *, wait: bool = False) -> None:
+        """Take the lock; do nothing if it is already held. If another process holds it, raise
+        StoreBusy or, with `wait`, wait until it is free (on Windows at most 10 seconds).
         """
-        last = time.monotonic() + wait_s
         while self._file is None:
             file = open_own(self._path)
-            locked = _try_lock(file)
+            locked = _try_lock(file, wait)
             file.seek(0)
             content = _CONTENT.fullmatch(file.read(64))
             if content is None:
@@ -445,9 +442,6 @@ class WriterLock:
                 )
             if not locked:
                 file.close()
-                if time.monotonic() < last:
-                    time.sleep(_POLL_S)
-                    continue
                 holder = content[0].decode().strip() or "another process"
                 raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
             if not _is_at(file, self._path):  # the holder removed the file after it was opened here
@@ -457,6 +451,15 @@ class WriterLock:
             file.write(b"process %d\n" % os.getpid())
             file.flush()
             self._file = file
+
+    @contextmanager
+    def held(self, *, wait: bool = False) -> Iterator[None]:
+        """Hold the lock for a block; `wait` and errors as for `acquire`."""
+        self.acquire(wait=wait)
+        try:
+            yield
+        finally:
+            self.release()
 
     def release(self, *, remove: bool = False) -> None:
         """Release the lock, and delete its file with `remove`; do nothing if it is not held."""
@@ -476,17 +479,17 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _try_lock(file: BinaryIO) -> bool:
+def _try_lock(file: BinaryIO, wait: bool) -> bool:
     try:
         if sys.platform == "win32":
             import msvcrt
 
             file.seek(_LOCKED_BYTE)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         return False
     return True

@@ -37,7 +37,9 @@ _NOT_JSON = (
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
 # Strings of many lines in TOML, and what may have three quotation marks without being one.
 _STRINGS = re.compile(
-    r""""{3}(?:\\.|[^\\])*?"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*""", re.DOTALL
+    r"""(?P<long>"{3}(?:\\.|[^\\])*?"{3,5}|'{3}.*?'{3,5})"""
+    r"""|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*""",
+    re.DOTALL,
 )
 _LINE_END = re.compile(r"\r?\n")
 _COMMA = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*,", re.DOTALL)  # and the comments before it
@@ -118,11 +120,12 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
 
     document = tomlkit.parse(text)
     if NAME in document.get(key, {}):
-        # Lines inside strings are neither tables nor the end of one.
-        plain = _STRINGS.sub(_without_lines, text)
-        rest = text
-        for table in reversed(list(_TABLE.finditer(plain))):
-            rest = rest[: table.start()] + rest[table.end() :]
+        # Lines inside strings are neither tables nor their ends: in `plain` they are words.
+        plain = _STRINGS.sub(
+            lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found["long"] else found[0], text
+        )
+        edges = [0, *(at for table in _TABLE.finditer(plain) for at in table.span()), len(text)]
+        rest = "".join(text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
         with suppress(ValueError):  # lines of the entry begin with "[", so tomlkit removes it
             document = tomlkit.parse(rest)
         servers: Any = document.get(key, {})
@@ -133,12 +136,6 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
     if text.count("\n") == text.count("\r\n") > 0:
         changed = _LINE_END.sub("\r\n", changed)
     return changed
-
-
-def _without_lines(found: re.Match[str]) -> str:
-    """Return what replaces a string of many lines in TOML: as many characters of a word."""
-    is_long = found[0].startswith(('"""', "'''"))
-    return re.sub(r"[^\r\n]", "x", found[0]) if is_long else found[0]
 
 
 def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:

@@ -34,7 +34,6 @@ log = logging.getLogger("runnel")
 NAME = ".runnel"
 _INDEX = "index"
 _FORMAT = 1
-_WAIT_S = 10.0  # the longest wait for other processes that store paths, which takes milliseconds
 
 
 def index_name(place: str) -> str:
@@ -124,14 +123,12 @@ class Project:
 
         Raises:
             InputError: a path does not exist, or is outside of the project.
-            StoreError: as for `find`; or another process holds the lock for too long.
+            StoreError: as for `find`.
         """
         roots = [self._expect_inside(path, Root.parse(path).resolve()) for path in paths]
         place = self.folder / NAME
         place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
-        lock = WriterLock(place / "project.json.lock", place)
-        lock.acquire(wait_s=_WAIT_S)
-        try:
+        with WriterLock(place / "project.json.lock", place).held(wait=True):
             stored = self._read(self.folder)
             new = [str(root.path.relative_to(self.folder) / root.pattern) for root in roots] or (
                 [] if stored.paths else ["."]
@@ -147,8 +144,6 @@ class Project:
                 {"format": _FORMAT, "paths": project.paths, **asdict(project.selection)},
             )
             return project
-        finally:
-            lock.release()
 
     def _expect_inside(self, name: str, root: Root) -> Root:
         if not root.path.is_relative_to(self.folder):
@@ -187,9 +182,7 @@ class Project:
             StoreError: another process is writing, or the index cannot be written.
             InputError: a link has replaced a path, and leads outside of the project.
         """
-        lock = WriterLock(self.folder / NAME / "update.lock", self.folder / NAME)
-        lock.acquire()
-        try:
+        with WriterLock(self.folder / NAME / "update.lock", self.folder / NAME).held():
             project = self._read(self.folder)
             index.refresh()
             hashes = FileHashes(self.folder / NAME / "files.json")
@@ -227,8 +220,6 @@ class Project:
             if changes:
                 index.optimize()
             return changes
-        finally:
-            lock.release()
 
     def _roots(self, keep_missing: bool) -> tuple[list[Root], list[Root]]:
         """Return the roots to read, and those to keep as they are: missing ones (logged otherwise)
