@@ -5,6 +5,7 @@ to the others.
 import errno
 import os
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -322,15 +323,28 @@ def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
     assert not path.exists()
 
 
+def test_a_lock_can_be_waited_for(path):
+    first, second = (WriterLock(path, path) for _ in range(2))
+    with first.held():
+        release = threading.Timer(0.1, first.release)
+        release.start()
+        with second.held(wait=True):
+            release.join()
+            with pytest.raises(StoreBusy, match=f"process {os.getpid()}"):
+                first.acquire()
+    first.acquire()
+    first.release()
+
+
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_the_new_file(path, monkeypatch):
     """Another process holds the file that this one has opened, and removes it as it lets go."""
     first, second = (WriterLock(path, path) for _ in range(2))
     first.acquire()
     real = files._try_lock
 
-    def try_lock(file):
+    def try_lock(file, wait):
         first.release(remove=True)
-        return real(file)
+        return real(file, wait)
 
     monkeypatch.setattr(files, "_try_lock", try_lock)
     second.acquire()

@@ -427,11 +427,13 @@ class WriterLock:
         self._what = what
         self._file: BinaryIO | None = None
 
-    def acquire(self) -> None:
-        """Take the lock; do nothing if it is already held."""
+    def acquire(self, *, wait: bool = False) -> None:
+        """Take the lock; do nothing if it is already held. If another process holds it, raise
+        StoreBusy or, with `wait`, wait until it is free (on Windows at most 10 seconds).
+        """
         while self._file is None:
             file = open_own(self._path)
-            locked = _try_lock(file)
+            locked = _try_lock(file, wait)
             file.seek(0)
             content = _CONTENT.fullmatch(file.read(64))
             if content is None:
@@ -452,6 +454,15 @@ class WriterLock:
             file.flush()
             self._file = file
 
+    @contextmanager
+    def held(self, *, wait: bool = False) -> Iterator[None]:
+        """Hold the lock for a block; `wait` and errors as for `acquire`."""
+        self.acquire(wait=wait)
+        try:
+            yield
+        finally:
+            self.release()
+
     def release(self, *, remove: bool = False) -> None:
         """Release the lock, and delete its file with `remove`; do nothing if it is not held."""
         if self._file is not None:
@@ -470,17 +481,17 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _try_lock(file: BinaryIO) -> bool:
+def _try_lock(file: BinaryIO, wait: bool) -> bool:
     try:
         if sys.platform == "win32":
             import msvcrt
 
             file.seek(_LOCKED_BYTE)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         return False
     return True

@@ -173,6 +173,14 @@ class TokenCount:
             self.total = (self.total or 0) + tokens(text)
             yield text
 
+    def through(self, items: Iterable[Text]) -> Iterator[Text]:
+        """Yield items that take long to find, and report before each, so that `progress` can stop
+        the call although no token is read.
+        """
+        for item in items:
+            self.add(0)
+            yield item
+
     def part(self, *, totals: bool = False) -> Progress:
         """Return the `progress` of a part of the work, which counts its own tokens from 0; with
         `totals` its total counts, too, so the total is of the parts that have begun.

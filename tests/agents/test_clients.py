@@ -183,6 +183,52 @@ def test_comments_around_an_entry_of_toml_stay(text, lines):
     assert _changed_toml(replaced, "mcp_servers", ENTRY) == replaced
 
 
+# What TOML allows and few configurations have, and what a line by line reader takes for a table.
+ODD = [
+    "x = nan\ny = [inf, -inf, +nan]\n[z]\nw = { v = nan }\n",
+    "f = 1.50\ng = 1e06\nh = -0.0\ni = 1_000\nj = 0xDEAD_BEEF\nk = 99999999999999999999999\n",
+    "a = 1979-05-27T07:32:00.999999-07:00\nb = 1979-05-27 07:32:00\nc = 1979-05-27\nd = 07:32:00\n",
+    'a.b.c = 1\na."d.e" = 2\n"" = 3\n[[p]]\nn = 1\n[[p]]\nn = nan\n[[p.q]]\n[a.f]\ng = 1\n',
+    "a = \"\"\"\n[mcp_servers.runnel]\nb = 1\n\"\"\"\nc = '''\n[mcp_servers.runnel]\n'''\n",
+    'a = """\\""" [""\n"""""\nb = \'\'\'\'it\'\'\'\'\nc = "\'\'\'" # """\n',
+    "[mcp_servers.o]\nn = nan\n\n[other]\nx = 1\n\n[mcp_servers.p]\nd = 1979-05-27\n",
+]
+# Its own entry, in forms that hold lines like those of other tables.
+OWN = [
+    '[mcp_servers.runnel]\na = """\n[z]\n"""\nb = nan\n',
+    "[mcp_servers.runnel]\na = [\n'[z]',\n]\n[mcp_servers.runnel.env]\nd = 1979-05-27\n",
+    '[mcp_servers.runnel]\na = [\n["b"],\n[\n"c"\n]\n]\n',
+    "['mcp_servers'.\"runnel\"]\na = 1\n[[mcp_servers.runnel.b]]\nc = nan\n",
+]
+
+
+def assert_rest(text, expected):
+    """Compare two configurations but for the entry, floats as they are written."""
+    contents = [tomllib.loads(one, parse_float=str) for one in (text, expected)]
+    for content in contents:
+        content.setdefault("mcp_servers", {}).pop(NAME, None)
+    assert contents[0] == contents[1]
+    rest = iter(text.splitlines())
+    assert all(line in rest for line in expected.splitlines() if line)  # in their order
+
+
+@pytest.mark.parametrize("own", ["", *OWN])
+@pytest.mark.parametrize("text", ODD)
+def test_any_value_of_toml_stays(home, text, own):
+    path = Path(PROGRAMS["codex"][0]).expanduser()
+    path.parent.mkdir()
+    path.write_text(f"{text}\n{own}")
+    for command in (["python", "-m", "runnel"], ["other"]):
+        configure("codex", command)
+        written = path.read_text()
+        assert_rest(written, text)
+        entry = tomllib.loads(written)["mcp_servers"][NAME]
+        assert entry == {"command": command[0], "args": command[1:]}
+    configure("codex", None)
+    assert_rest(path.read_text(), text)
+    assert NAME not in tomllib.loads(path.read_text()).get("mcp_servers", {})
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()

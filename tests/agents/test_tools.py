@@ -14,10 +14,10 @@ from helpers.command_line import FakeRetriever
 from helpers.texts import repeat
 
 from runnel.agents.documents import AgentSettings, Models
-from runnel.agents.tools import Stretch, Tools, refusal, shown
+from runnel.agents.tools import Searched, Stretch, Tools, _listed, refusal, shown
 from runnel.errors import Cancelled, InputError
 from runnel.files import WriterLock
-from runnel.records import Document, probability
+from runnel.records import AnsweringSentence, Document, Hit, probability
 from runnel.search.index import Index
 from runnel.search.project import Project
 
@@ -366,7 +366,6 @@ def test_several_places_in_one_call(mixed):
 
 def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     project = Project(tmp_path).extend([])
-    project.save()
     Index.create(project.place).close()
     settings = AgentSettings((tmp_path,), str(project.place), project=project)
     tools = Tools(settings)
@@ -622,6 +621,25 @@ def test_names_and_titles_of_an_index_are_marked_bounded_and_lead_back(tmp_path,
     with pytest.raises(InputError) as caught:
         tools.read(f"index:{long}")
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("most", [1, 2, 15, 500])
+def test_all_texts_of_a_sentence_are_cut_where_little_fits(most):
+    """Also the words before it: of few characters none are shown, not all."""
+    long = 'ä"\\' * 300
+    best = AnsweringSentence(
+        *(long, None, 7, None, (long,) * 9, 20, 900, long, "text", repeat("0", 64)),
+        score=0.5, index=1, before=long, after=long,
+    )  # fmt: skip
+    hit = Hit("id", 0.5, 1, sentences=(best,), title=long, source=f"/{long}")
+    listed = _listed("a.md", hit, best, most)
+    (shown_sentence,) = listed.sentences
+    assert max(map(len, (shown_sentence.text, listed.title, listed.source))) <= most
+    assert max(map(len, (shown_sentence.before, shown_sentence.after))) <= most // 2
+    assert long.endswith(shown_sentence.before) and long.startswith(shown_sentence.after)
+    if most == 1:
+        found = Searched(answers=0.5, documents=[listed], total=1, notes=[repeat("n", 60)] * 8)
+        assert sent(found, structured=True) <= 2000 - 250
 
 
 @pytest.mark.parametrize(

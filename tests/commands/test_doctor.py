@@ -83,7 +83,7 @@ def test_a_model_that_does_not_work_gives_exit_code_1(run, monkeypatch):
 def test_folders_of_texts_that_others_can_enter_are_named_with_what_closes_them(
     run, without_speed, tmp_path, monkeypatch
 ):
-    Project(tmp_path).save()
+    Project(tmp_path).extend([str(tmp_path)])
     (tmp_path / "cache" / "find").mkdir(mode=0o755, parents=True)
     (tmp_path / "a b").mkdir()
     monkeypatch.chdir(tmp_path / "a b")

@@ -174,7 +174,7 @@ def test_paths_and_globs_are_remembered_and_an_empty_mount_point_does_not_empty_
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_search_without_an_index_makes_it_and_says_so(run, folder, monkeypatch, saved):
     if saved:
-        Project(folder).save()
+        Project(folder).extend([str(folder)])
     monkeypatch.setattr(Path, "home", lambda: folder)
     assert run("search", "what does the heart do", "--no-update").code == 2
     if not saved:
@@ -188,7 +188,7 @@ def test_a_search_without_an_index_makes_it_and_says_so(run, folder, monkeypatch
 
 
 def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder):
-    Project(folder).save()
+    Project(folder).extend([str(folder)])
     run("search", "tuple", "--no-update").refused(f"{folder}/.runnel holds no index yet", code=2)
     run("index")
     (folder / "new.txt").write_text("A tuple cannot be changed.")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import byte_level_model, tiny_model
+from helpers.tiny import byte_level_model, judging_encoder, tiny_model
 from helpers.tiny_training import make_item
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +37,35 @@ def retriever(
 
 def scores(sentences: list) -> np.ndarray:
     return np.array([s.score for s in sentences])
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["pocket", "papers"])
+@pytest.mark.parametrize("unit", [None, "clauses"])
+@pytest.mark.parametrize("document", [DOCUMENT * 40, "One dog. " * 1000, "| a | b |\n" * 1000])
+def test_a_call_ends_while_a_long_document_is_still_split(
+    tmp_path, name, unit, document, monkeypatch
+):
+    """Its `progress` is asked at every sentence, before a token is read, and what it raises ends
+    the call.
+    """
+    retriever = SentenceRetriever(
+        tiny_model(tmp_path, papers_heads=True) if name == "papers" else judging_encoder(tmp_path)
+    )
+    calls = []
+
+    def progress(done: int, total: int | None) -> None:
+        calls.append(done)
+        if len(calls) == 3:
+            raise Ended
+
+    monkeypatch.setattr(retriever.model.tokenizer, "encode_pieces", lambda *given: [])
+    with pytest.raises(Ended):
+        list(retriever.scan("dog", [document], unit=unit, progress=progress))
+    assert calls == [0, 0, 0]
 
 
 @settings(max_examples=50, deadline=None)

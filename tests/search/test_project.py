@@ -1,13 +1,16 @@
 """A project's own index: found upwards, brought up to date, and refused where it cannot be."""
 
 import json
+import multiprocessing
 import os
 import re
 import shlex
 import shutil
+import sys
 from contextlib import ExitStack
 
 import pytest
+from helpers.children import GIVE_UP_S
 from helpers.files import write_files
 
 from runnel.errors import InputError, StoreError
@@ -41,7 +44,6 @@ def made(embedder):
 
         def make(folder, *paths, **more):
             project = Project(folder).extend(paths, **more)
-            project.save()
             return project, stack.enter_context(Index.create(project.place, embedder))
 
         yield make
@@ -62,7 +64,6 @@ def test_a_project_is_found_upwards_with_its_paths(folder, made, tmp_path_factor
     link.symlink_to(folder)
     assert Project.find(link / "notes") == project and Project.find(link).paths == project.paths
     inner = Project(folder / "notes").extend([str(folder / "notes")])
-    inner.save()
     assert Project.find(folder / "notes" / "deep") == inner and inner.paths == (".",)
     for path in ("other.txt", ".", "*.txt"):
         with pytest.raises(InputError, match=r"outside of the project .*notes: .* --to FOLDER"):
@@ -112,15 +113,53 @@ def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
         Project.find(tmp_path)
 
 
-@pytest.mark.parametrize("names", [[], [".gitignore"], [".gitignore", "project.json.0a.partial"]])
+@pytest.mark.parametrize(
+    "names", [[], [".gitignore"], ["project.json.lock", ".gitignore", "project.json.0a.partial"]]
+)
 def test_a_project_that_was_only_begun_is_a_new_one(tmp_path, names):
     """Another process has just made the folder, or was killed when it had."""
     write_files(tmp_path, {f".runnel/{name}": "" for name in names})
     (tmp_path / ".runnel").mkdir(exist_ok=True)
     project = Project.find(tmp_path)
     assert project == Project(tmp_path)
-    project.extend([]).save()
+    project.extend([])
     assert Project.find(tmp_path).paths == (".",)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows starts processes anew")
+@pytest.mark.parametrize("turn", range(5))
+def test_no_process_loses_a_path_that_another_one_stores(folder, turn):
+    names = [f"{number}.txt" for number in range(8)]
+    write_files(folder, dict.fromkeys(names, "The mill burned."))
+    processes = multiprocessing.get_context("fork")
+    ready = processes.Barrier(len(names))
+
+    def store(name):
+        project = Project.find(folder) or Project(folder)
+        ready.wait()
+        selection = Selection(include=("*.txt",)) if name == names[turn] else None
+        paths = project.extend([name], selection).paths
+        sys.exit(name not in paths)
+
+    running = [processes.Process(target=store, args=(name,)) for name in names]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(GIVE_UP_S)
+        assert process.exitcode == 0
+    project = Project.find(folder)
+    assert sorted(project.paths) == names and project.selection.include == ("*.txt",)
+
+
+def test_an_update_keeps_the_documents_of_paths_that_were_stored_since(folder, made):
+    """A server, or a process that watches files, has read the project's paths long before."""
+    project, index = made(folder, "notes")
+    assert len(project.update(index).added) == 2
+    Project.find(folder).extend(["other.txt"], Selection(exclude=("*.md",)))
+    changes = project.update(index)
+    assert names(folder, changes.added) == ["other.txt"]
+    assert names(folder, changes.deleted) == ["notes/deep/river.md"]
+    assert not project.update(index)
 
 
 @pytest.mark.parametrize("boundary", ["ceiling", "home", "writable", "mount"])
@@ -129,7 +168,7 @@ def test_the_way_up_ends(folder, monkeypatch, boundary):
     below.
     """
     for path in (folder, folder / "notes"):
-        Project(path).save()
+        Project(path).extend([str(path)])
     deep = folder / "notes" / "deep"
     notes = folder / "notes"
     assert Project.find(deep).folder == notes
@@ -154,7 +193,7 @@ def test_the_way_up_ends(folder, monkeypatch, boundary):
     if os.name != "nt":  # which has no such modes
         assert (folder / ".runnel").stat().st_mode & 0o777 == 0o700
         (folder / ".runnel").chmod(0o750)
-        Project(folder).save()
+        Project(folder).extend([str(folder)])
         assert (folder / ".runnel").stat().st_mode & 0o777 == 0o750
 
 
@@ -162,7 +201,7 @@ def test_the_way_up_ends(folder, monkeypatch, boundary):
 def test_the_folder_of_another_user_is_refused_until_it_is_trusted(folder, monkeypatch):
     place = folder / "two words"
     place.mkdir()
-    Project(place).save()
+    Project(place).extend([str(place)])
     if os.geteuid() == 0:
         os.chown(place / ".runnel", 1234, -1)
     owner = (place / ".runnel").stat().st_uid
@@ -175,10 +214,10 @@ def test_the_folder_of_another_user_is_refused_until_it_is_trusted(folder, monke
         Project.find(place)
     name, value = re.fullmatch(r".*: export (\w+)=(.*)", str(error.value)).groups()
     monkeypatch.setenv(name, *shlex.split(value))
-    assert Project.find(place) == Project(place)
+    assert Project.find(place) == Project(place, (".",))
     monkeypatch.delenv(name)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert Project.find(place) == Project(place)
+    assert Project.find(place) == Project(place, (".",))
 
 
 def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(
@@ -232,7 +271,7 @@ def test_a_link_in_the_folder_is_refused(folder, name):
     """
     mine = folder / "mine"
     mine.mkdir()
-    Project(folder).save()
+    Project(folder).extend([str(folder)])
     (folder / ".runnel" / "index").mkdir()
     if (folder / name).is_dir():
         (folder / name).rename(mine / "moved")

@@ -185,7 +185,8 @@ def test_a_body_with_two_ends_is_refused_counted_and_what_follows_is_not_read(
     [
         (b'{"query": }', "application/json", "is not JSON, at character 10"),
         (b"[" * 100_000, "application/json", r"nested deeper than \d,\d{3} levels"),
-        (b'{"query": "\xff"}', "application/json", "is not JSON.*UTF-8"),
+        (b'{"query": "\xff"}', "application/json", "JSON in UTF-8: .* byte 0xff in position 11"),
+        (b'{"query": "a", "top_k": %s}' % (b"9" * 5000), "application/json", "JSON .*5000 digits"),
         (b"[1]", "application/json", "is not a JSON object"),
         (b"", "application/json", "query|body"),
         (b'{"unknown": 1}', "application/json", "unknown"),
@@ -196,6 +197,8 @@ def test_a_body_with_two_ends_is_refused_counted_and_what_follows_is_not_read(
 def test_what_is_wrong_with_a_body_is_named(server, content, kind, message):
     done = server.post("/v1/find", content=content, headers={"content-type": kind})
     assert done.status_code == 400 and re.search(message, done.json()["error"]["message"])
+    # the name of a field, not a place in the text
+    assert done.json()["error"]["param"] in (None, "query", "unknown")
 
 
 def test_pages_and_metrics_about_the_server(server, tiny):

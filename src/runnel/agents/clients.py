@@ -10,6 +10,8 @@ import json
 import os
 import re
 import tomllib
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,14 +35,20 @@ _NOT_JSON = (
     re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'),
 )
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
-_QUOTES = re.compile(r"\"{3}|'{3}")
+# Strings of many lines in TOML, and what may have three quotation marks without being one.
+_STRINGS = re.compile(
+    r"""(?P<long>"{3}(?:\\.|[^\\])*?"{3,5}|'{3}.*?'{3,5})"""
+    r"""|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*""",
+    re.DOTALL,
+)
 _LINE_END = re.compile(r"\r?\n")
 _COMMA = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*,", re.DOTALL)  # and the comments before it
 # A table of the entry in TOML, with the blank line before it. First the line of its name,
 # "[mcp_servers.runnel]" or a sub-table of this; then its lines up to the next line that begins with
 # "[". Comments and blank lines after its last line are about what follows, and are left.
 _TABLE = re.compile(
-    rf"""^(?:[ \t\r]*\n)?[ \t]*\[+[ \t]*mcp_servers[ \t]*\.[ \t]*(["']?){NAME}\1[ \t]*[].].*\n?"""
+    r"^(?:[ \t\r]*\n)?[ \t]*"
+    rf"""\[+[ \t]*(["']?)mcp_servers\1[ \t]*\.[ \t]*(["']?){NAME}\2[ \t]*[].].*\n?"""
     r"""(?:(?:[ \t\r]*(?:#.*)?\n)*[ \t]*[^\s[#].*\n?)*""",
     re.MULTILINE,
 )
@@ -76,7 +84,8 @@ def configure(program: str, command: list[str] | None) -> Path:
     if entry and program == "vscode":
         entry = {"type": "stdio", **entry}
     is_toml = path.suffix == ".toml"
-    load = tomllib.loads if is_toml else _load_json
+    # floats as they are written: nan differs from itself
+    load = partial(tomllib.loads, parse_float=str) if is_toml else _load_json
     try:
         path = path.resolve()
         old = path.read_bytes().decode() if path.exists() else ""
@@ -99,10 +108,10 @@ def configure(program: str, command: list[str] | None) -> Path:
             " written"
         ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial:
-        partial.write_bytes(new.encode())
+    with replacing(path) as written:
+        written.write_bytes(new.encode())
         if path.exists():
-            partial.chmod(path.stat().st_mode & 0o7777)
+            written.chmod(path.stat().st_mode & 0o7777)
     return path
 
 
@@ -112,7 +121,14 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
 
     document = tomlkit.parse(text)
     if NAME in document.get(key, {}):
-        document = tomlkit.parse(_TABLE.sub(_unless_quoted, text))
+        # Lines inside strings are neither tables nor their ends: in `plain` they are words.
+        plain = _STRINGS.sub(
+            lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found["long"] else found[0], text
+        )
+        edges = [0, *(at for table in _TABLE.finditer(plain) for at in table.span()), len(text)]
+        rest = "".join(text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
+        with suppress(ValueError):  # lines of the entry begin with "[", so tomlkit removes it
+            document = tomlkit.parse(rest)
         servers: Any = document.get(key, {})
         servers.pop(NAME, None)  # in another form than its own tables
     if entry:
@@ -121,14 +137,6 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
     if text.count("\n") == text.count("\r\n") > 0:
         changed = _LINE_END.sub("\r\n", changed)
     return changed
-
-
-def _unless_quoted(found: re.Match[str]) -> str:
-    """Return what replaces a table: nothing, or itself if it is inside a string of many lines: if
-    an odd number of triple quotes comes before it.
-    """
-    quotes = _QUOTES.findall(found.string, 0, found.start())
-    return found[0] if len(quotes) % 2 else ""
 
 
 def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:

@@ -577,7 +577,7 @@ def _listed(name: str, hit: Hit, sentence: AnsweringSentence | None, most: int) 
     sentences = [] if sentence is None else [_sentence(replace(sentence, file=name, id=None), most)]
     return IndexedDocument(
         file=name,
-        source=_short(hit.source, _LABEL_CHARS),
+        source=_short(hit.source, most),
         title=_short(hit.title, most),
         sentences=sentences,
     )
@@ -587,7 +587,7 @@ def _sentence(sentence: AnsweringSentence, most: int) -> AnsweringSentence:
     listed = sentence.also[: min(_ALSO, most // 160)]
     also = tuple(_bounded(place, most // 4) for place in listed)
     around = {
-        "before": sentence.before[-(most // 2) :],
+        "before": sentence.before[max(0, len(sentence.before) - most // 2) :],
         "after": sentence.after[: most // 2],
         "also": also,
         "also_omitted": sentence.also_omitted + len(sentence.also) - len(also),

@@ -72,7 +72,6 @@ def index(
     else:
         project = indexes.find_project(Path.cwd()) or Project(Path.cwd().resolve())
         project = project.extend(paths or [], selection)
-        project.save()
         files = files.for_project(project)
         # the index is .runnel/NAME; messages name .runnel
         place = str(project.place)

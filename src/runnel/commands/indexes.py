@@ -172,11 +172,10 @@ def expect_or_make_project() -> Project:
         return expect_project()
     project = project or Project(here)
     if not holds_index(project.place):
-        project = project.extend([])  # no paths: the whole folder
         display.say(
             f"note: there is no index yet; indexing {project.folder} in {project.folder / NAME}"
         )
-        project.save()
+        project = project.extend([])
     return project
 
 

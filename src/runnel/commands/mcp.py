@@ -35,7 +35,7 @@ def mcp(
         ),
     ] = None,
     max_characters: Annotated[
-        int, typer.Option(min=1000, help="Characters of one answer, as it is sent.")
+        int, typer.Option(min=2000, help="Characters of one answer, as it is sent.")
     ] = 20_000,
     http: Annotated[
         bool, typer.Option("--http", help="Serve HTTP on this machine, not stdin and stdout.")

@@ -19,7 +19,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.joined import as_read
 from runnel.text.kinds import text_of
 from runnel.text.ranked import RankedText
-from runnel.text.sentences import SentenceTokens, Unit, read_sentences
+from runnel.text.sentences import SentenceTokens, Through, Unit, read_sentences
 from runnel.text.templates import Template
 
 _TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
@@ -80,9 +80,11 @@ def sentence_tokens(
     documents: Iterable[str | DocumentText],
     unit: Unit | None = None,
     language: str = "en",
+    through: Through = iter,
 ) -> Iterator[SentenceTokens]:
     """Yield the tokens of each document as it is ranked and as the model reads it (`as_read`), in
-    units (default: the model's).
+    units (default: the model's). `through` as for `read_sentences`; it also yields the pieces of
+    a long text.
     """
     for group in grouped(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER
@@ -102,10 +104,15 @@ def sentence_tokens(
             pieces = (
                 [next(short)]
                 if whole
-                else template.encode_pieces(model.tokenizer, "document", text)
+                else through(template.encode_pieces(model.tokenizer, "document", text))
             )
             yield read_sentences(
-                document, pieces, unit=unit or model.unit, language=language, kept=kept
+                document,
+                pieces,
+                unit=unit or model.unit,
+                language=language,
+                kept=kept,
+                through=through,
             )
 
 

@@ -29,7 +29,7 @@ from runnel.models.reading import spans_in
 from runnel.models.scored import Scored
 from runnel.models.scoring import SentenceScorer, no_vectors_error, sentence_tokens
 from runnel.records import Sentence
-from runnel.request import Progress
+from runnel.request import Progress, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.joined import as_read
 from runnel.text.kinds import text_of
@@ -267,13 +267,16 @@ class SentenceRetriever:
         """
         expect_series(documents, "documents", "a list of texts or remembered documents")
         read = self.scorer.read_query(query)
+        count = TokenCount(progress)
         for remembered, group in itertools.groupby(
             documents, lambda document: isinstance(document, SentenceVectors)
         ):
             if not remembered:
                 unread = cast("Iterator[str | DocumentText]", group)
-                tokens = sentence_tokens(self.model, self.scorer.template, unread, unit, language)
-                yield from self.scorer.scan(read, tokens, progress)
+                tokens = sentence_tokens(
+                    self.model, self.scorer.template, unread, unit, language, count.through
+                )
+                yield from self.scorer.scan(read, tokens, count.part(totals=True))
                 continue
             for document in cast("Iterator[SentenceVectors]", group):
                 _check_units(document, unit)
@@ -300,8 +303,11 @@ class SentenceRetriever:
                 argument is invalid, as for `score`.
         """
         expect_series(documents, "documents", "a list of texts")
-        tokens = sentence_tokens(self.model, self.scorer.template, documents, unit, language)
-        yield from self._remembering().read(tokens, progress)
+        count = TokenCount(progress)
+        tokens = sentence_tokens(
+            self.model, self.scorer.template, documents, unit, language, count.through
+        )
+        yield from self._remembering().read(tokens, count.part(totals=True))
 
     def explain(
         self, query: str, document: SentenceVectors | Scored, index: int

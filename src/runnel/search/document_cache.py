@@ -44,7 +44,8 @@ _OWN_NAMES = re.compile(rf"{_ENTRY}|({_ENTRY}|{re.escape(_MARK)})\.[0-9a-f]{{8}}
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache: in $RUNNEL_CACHE, or in the platform's default.
+    """Return the folder of the cache: in $RUNNEL_CACHE, else in $XDG_CACHE_HOME/runnel, else, on
+    every system, in ~/.cache/runnel.
 
     Raises InputError if there is no home folder; a relative or an empty path is none.
     """

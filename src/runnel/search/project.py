@@ -3,6 +3,7 @@ repository (`folders_of`).
 
 .runnel/.gitignore      hides the folder from git
 .runnel/project.json    the paths that are indexed, and which files below them
+.runnel/project.json.lock    held by the process that changes them
 .runnel/files.json      hashes of the files at the last update
 .runnel/update.lock     held by the process that brings the index up to date
 .runnel/index/          the index
@@ -45,8 +46,8 @@ def index_name(place: str) -> str:
 
 @dataclass(frozen=True)
 class Project:
-    """A folder whose files are indexed in `.runnel`. Use `find`, or `extend`
-    and `save` a new one.
+    """A folder whose files are indexed in `.runnel`, as `project.json` was when it was read. Use
+    `find`, or `extend` a new one.
     """
 
     folder: Path  # the absolute path of the folder that contains `.runnel`
@@ -83,7 +84,7 @@ class Project:
                         f"{link} is a link, which may lead to files elsewhere; remove it"
                     )
         # Another process has just made the folder, or was killed when it had: at most the first
-        # file is there, and the second one in part, as "project.json.xxxxxxxx.partial".
+        # file is there, the lock, and the second one in part, "project.json.xxxxxxxx.partial".
         first = (".gitignore", "project.json.")
         if place.is_dir() and all(name.startswith(first) for name in os.listdir(place)):
             return cls(folder)
@@ -110,31 +111,39 @@ class Project:
             )
         return cls(folder, paths, selection)
 
-    def save(self) -> None:
-        """Store the paths and the selection in `.runnel`, which is created, for this user alone, if
-        it does not exist.
-        """
-        place = self.folder / NAME
-        place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
-        write(place / ".gitignore", "*\n")
-        write_json(
-            place / "project.json",
-            {"format": _FORMAT, "paths": self.paths, **asdict(self.selection)},
-        )
-
     def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
-        """Return the project with more paths, relative to the working directory; without any, its
-        whole folder is indexed.
+        """Store more paths, relative to the working directory, and return the project with them;
+        without any, its whole folder is indexed.
+
+        `.runnel` is created, for this user alone, if it does not exist. Paths that other processes
+        store meanwhile stay: each reads what is stored, and changes it, while it holds a lock.
+
+        Args:
+            selection: replaces the stored one (default: the stored one stays).
+
+        Raises:
+            InputError: a path does not exist, or is outside of the project.
+            StoreError: as for `find`.
         """
         roots = [self._expect_inside(path, Root.parse(path).resolve()) for path in paths]
-        new = [str(root.path.relative_to(self.folder) / root.pattern) for root in roots] or (
-            [] if self.paths else ["."]
-        )
-        return replace(
-            self,
-            paths=tuple(dict.fromkeys([*self.paths, *new])),
-            selection=selection or self.selection,
-        )
+        place = self.folder / NAME
+        place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
+        with WriterLock(place / "project.json.lock", place).held(wait=True):
+            stored = self._read(self.folder)
+            new = [str(root.path.relative_to(self.folder) / root.pattern) for root in roots] or (
+                [] if stored.paths else ["."]
+            )
+            project = replace(
+                stored,
+                paths=tuple(dict.fromkeys([*stored.paths, *new])),
+                selection=selection or stored.selection,
+            )
+            write(place / ".gitignore", "*\n")
+            write_json(
+                place / "project.json",
+                {"format": _FORMAT, "paths": project.paths, **asdict(project.selection)},
+            )
+            return project
 
     def _expect_inside(self, name: str, root: Root) -> Root:
         if not root.path.is_relative_to(self.folder):
@@ -157,7 +166,7 @@ class Project:
         through: Through = iter,
     ) -> Changes:
         """Bring the project's index up to date; other documents than those of its files are
-        deleted.
+        deleted. The paths are those that are stored now, perhaps by another process.
 
         Files whose size and times are those of the last update are not read. `changes.failed` has
         the new failures.
@@ -173,17 +182,16 @@ class Project:
             StoreError: another process is writing, or the index cannot be written.
             InputError: a link has replaced a path, and leads outside of the project.
         """
-        lock = WriterLock(self.folder / NAME / "update.lock", self.folder / NAME)
-        lock.acquire()
-        try:
+        with WriterLock(self.folder / NAME / "update.lock", self.folder / NAME).held():
+            project = self._read(self.folder)
             index.refresh()
             hashes = FileHashes(self.folder / NAME / "files.json")
             if retry:
                 hashes.failures.clear()
-            roots, missing = self._roots(keep_missing)
+            roots, missing = project._roots(keep_missing)
             changes = index.add_files(
                 roots,
-                selection=self.selection,
+                selection=project.selection,
                 hashes=hashes,
                 limits=limits,
                 ocr=ocr,
@@ -212,8 +220,6 @@ class Project:
             if changes:
                 index.optimize()
             return changes
-        finally:
-            lock.release()
 
     def _roots(self, keep_missing: bool) -> tuple[list[Root], list[Root]]:
         """Return the roots to read, and those to keep as they are: missing ones (logged otherwise)

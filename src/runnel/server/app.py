@@ -256,8 +256,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
             f"the body's JSON is nested deeper than {sys.getrecursionlimit():,} levels; send what"
             " the route's fields need (/docs)"
         )
-    elif isinstance(error.__cause__, UnicodeDecodeError):
-        message = f"the body is not JSON, which is UTF-8: {error.__cause__}"
+    elif isinstance(error.__cause__, ValueError):  # of the encoding, or a number of 4,300 digits
+        message = f"the body cannot be read as JSON in UTF-8: {error.__cause__}"
     response = Refusal(_KINDS.get(error.status_code, "invalid"), message).response(path)
     response.headers.update(error.headers or {})
     return response
@@ -267,8 +267,9 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = [problem | {"msg": _said(problem)} for problem in error.errors()]
     content_type = request.headers.get("content-type", "")
-    message = _of_body(problems[0], content_type) or describe_problems(problems, above=1)
-    param = next(iter(field_names(problems[0]["loc"][1:])), None)
+    of_body = _of_body(problems[0], content_type)
+    message = of_body or describe_problems(problems, above=1)
+    param = None if of_body else next(iter(field_names(problems[0]["loc"][1:])), None)
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
     kind: RefusalKind = "too_long" if too_long else "invalid"
     return Refusal(kind, message, param=param).response(request.url.path)

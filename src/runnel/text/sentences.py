@@ -25,9 +25,9 @@ import itertools
 import re
 import reprlib
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -42,6 +42,8 @@ from runnel.text.sentence_ends import LABEL, sentence_starts
 from runnel.text.tokenizer import Encoded
 
 Unit = Literal["sentence", "clauses", "paragraph"]
+# yields what is found one by one, such as the places where units start; may raise to stop
+Through = Callable[[Iterable[Any]], Iterable[Any]]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 CLAUSE_TOKENS = 20  # the fewest tokens of a unit of clauses
 
@@ -87,7 +89,9 @@ _CUTS = (
 )
 
 
-def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS) -> np.ndarray:
+def split_sentences(
+    text: str, language: str = "en", max_chars: int = MAX_CHARS, *, through: Through = iter
+) -> np.ndarray:
     """Split a text into sentences.
 
     Args:
@@ -98,6 +102,8 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
             text). Longer sentences are cut after a full stop, else at ; or : or a line end or
             before a clause such as "(a)", else after a closing bracket, else at a comma, else at
             whitespace, and a longer word anywhere.
+        through: yields the first characters of the sentences as they are found; what it raises
+            ends the split (default: `iter`, which only yields them).
 
     Returns:
         (S, 2) int64 spans, contiguous from 0 to len(text). Whitespace between two sentences belongs
@@ -108,31 +114,35 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
     """
     language = _expected(language, text)
     # blocks, which no sentence crosses; the sentences of each; spans from these to the next
-    starts = [
+    starts = (
         at
         for start, end in _blocks(text)
         for at in _starts_in_block(text, start, end, language, max_chars)
-    ]
-    return tile(starts, len(text))
+    )
+    return tile(list(through(starts)), len(text))
 
 
 def split_document(
-    document: str | DocumentText, language: str = "en", max_chars: int = MAX_CHARS
+    document: str | DocumentText,
+    language: str = "en",
+    max_chars: int = MAX_CHARS,
+    *,
+    through: Through = iter,
 ) -> np.ndarray:
     """Split a document into sentences, as `split_sentences` does. No sentence crosses the end of a
     block of the document, and a row of a table is one sentence.
     """
     if isinstance(document, str) or not document.blocks:
-        return split_sentences(text_of(document), language, max_chars)
+        return split_sentences(text_of(document), language, max_chars, through=through)
     text = document.text
     language = _expected(language, text)
     starts: list[int] = []
     for block in document.blocks:
         if block.kind in _WHOLE:
-            starts.extend(_cut(text, block.start, block.end, max_chars))
+            starts.extend(through(_cut(text, block.start, block.end, max_chars)))
             continue
         for start, end in _blocks(text, block.start, block.end):
-            starts.extend(_starts_in_block(text, start, end, language, max_chars))
+            starts.extend(through(_starts_in_block(text, start, end, language, max_chars)))
     return tile(starts, len(text))
 
 
@@ -155,7 +165,7 @@ def split_paragraphs(text: str) -> np.ndarray:
     return tile([start for start, _ in _blocks(text)], len(text))
 
 
-def split_clauses(text: str, language: str = "en") -> np.ndarray:
+def split_clauses(text: str, language: str = "en", *, through: Through = iter) -> np.ndarray:
     """Split a text into clauses, the parts of paper E's units (docs/papers.md). (S, 2) as from
     `split_sentences`.
 
@@ -164,7 +174,7 @@ def split_clauses(text: str, language: str = "en") -> np.ndarray:
     or rewritten: the spans tile the text.
     """
     starts: list[int] = []
-    for start, end in split_sentences(text, language).tolist():
+    for start, end in split_sentences(text, language, through=through).tolist():
         edges = [start, *(match.end() for match in _CLAUSE_END.finditer(text, start, end)), end]
         for first, last in itertools.pairwise(edges):
             if first < last:
@@ -381,12 +391,14 @@ def read_sentences(
     unit: Unit = "sentence",
     language: str = "en",
     kept: np.ndarray | None = None,
+    through: Through = iter,
 ) -> SentenceTokens:
     """Split a text into units and find their tokens, and the kinds of sentences.
 
     For a `RankedText`, `pieces` are the tokens of the text as it is ranked, and the spans are those
     of its source. With `kept`, `pieces` are the tokens of a text that has only these characters of
-    `text` (`joined.as_read`).
+    `text` (`joined.as_read`). `through` yields the places where sentences start, as of
+    `split_sentences`.
 
     Source: paper E (docs/papers.md) scores a sentence at its last token. Its released weights were
     trained on "clauses": clauses joined until they have `CLAUSE_TOKENS` tokens, without whitespace
@@ -399,13 +411,13 @@ def read_sentences(
     source = document.document if isinstance(document, RankedText) else document
     text = text_of(source)
     if unit == "sentence":
-        spans = split_document(source, language)
+        spans = split_document(source, language, through=through)
         kinds = sentence_kinds(text, spans, None if isinstance(source, str) else source.kind_at)
         units = replace(read_spans(text, pieces, spans, kept), kinds=kinds)
     elif unit == "paragraph":
         units = read_spans(text, pieces, split_paragraphs(text), kept)
     else:
-        clauses = read_spans(text, pieces, split_clauses(text, language), kept)
+        clauses = read_spans(text, pieces, split_clauses(text, language, through=through), kept)
         units = _joined(clauses, CLAUSE_TOKENS)
     if not isinstance(document, RankedText):
         return units
