@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +89,14 @@ def _rows(
 
 
 def _whole(retriever: SentenceRetriever) -> Ranking:
-    # `Sentences` ranks its documents twice, those of the question and all: here the same ones
-    @lru_cache(maxsize=1)
-    def ranked(query: str, document: str | DocumentText) -> list[Ranked]:
-        (scored,) = retriever.rank(query, [document])
-        return [(scored.spans, scored.scores, scored.answers)]
+    def rank(query: str, documents: Sequence[str | DocumentText]) -> list[Ranked]:
+        ranked = retriever.rank(query, documents)
+        return [(scored.spans, scored.scores, scored.answers) for scored in ranked]
 
-    return lambda query, documents: ranked(query, *documents)
+    return rank
 
 
 def _alone(retriever: SentenceRetriever) -> Ranking:
     score = sentences_alone(retriever)
 
-    @lru_cache(maxsize=1)
-    def ranked(query: str, document: str | DocumentText) -> list[Ranked]:
-        return [(*score(query, document), None)]
-
-    return lambda query, documents: ranked(query, *documents)
+    return lambda query, documents: [(*score(query, document), None) for document in documents]

@@ -84,8 +84,9 @@ def find_layout(config: Mapping[str, object], title: str, where: str) -> str:
         )
     else:
         return BARE
-    refuse_options(config, where)
-    expect_options(config, {"d_intermediate": (*OFF, 0)}, where)
+    # options of the original formats that change the computation: attention, another norm
+    known = {"attn_layer_idx": OFF, "rms_norm": (True,), "d_intermediate": (*OFF, 0)}
+    expect_options(config, known, where)
     return layout
 
 
@@ -111,7 +112,10 @@ def read_sizes(
     says = {**ssm_options(config), **config}
     expect_agreement(says, dict(zip(_NAMES[layout], sizes.values(), strict=False)), where)
     if layout != BARE:
-        rows = padded_vocab(config, where, multiple=8 if layout == ORIGINAL else 1)
+        # the rows of the embedding table: the vocabulary rounded up
+        usual = 8 if layout == ORIGINAL else 1
+        multiple = whole_number(config, "pad_vocab_size_multiple", where, usual)
+        rows = -(-whole_number(config, "vocab_size", where) // multiple) * multiple
         expect_agreement({"vocab_size": rows}, {"vocab_size": vocab}, where)
     if layout == TRANSFORMERS:  # `norm_epsilon` is not in the original files, always 1e-5
         sizes["norm_eps"] = number(
@@ -125,13 +129,6 @@ def ssm_options(config: Mapping[str, Any]) -> dict[str, object]:
     return dict(config.get("ssm_cfg") or {})
 
 
-def refuse_options(config: Mapping[str, object], where: str) -> None:
-    """Raise CheckpointError for options of the original formats that change the computation:
-    attention, another norm.
-    """
-    expect_options(config, {"attn_layer_idx": OFF, "rms_norm": (True,)}, where)
-
-
 def refuse_ssm(ssm: Mapping[str, object], known: Set[str], where: str) -> None:
     """Raise CheckpointError for keys of ssm_cfg that are neither known nor without effect on the
     computation.
@@ -141,12 +138,6 @@ def refuse_ssm(ssm: Mapping[str, object], known: Set[str], where: str) -> None:
             f"{where}: ssm_cfg has options that runnel does not know: {some(unknown)}; its vectors"
             " would be a guess"
         )
-
-
-def padded_vocab(config: Mapping[str, object], where: str, multiple: int) -> int:
-    """Return the rows of the embedding table: the vocabulary rounded up."""
-    multiple = whole_number(config, "pad_vocab_size_multiple", where, multiple)
-    return -(-whole_number(config, "vocab_size", where) // multiple) * multiple
 
 
 def sort_tensors(

@@ -177,12 +177,15 @@ class Sentences:
             for pattern in question.patterns
         ]
         answers = np.unique(self._keys[[row for matching in matches for row in matching]])
+        # for each of `PLACES` a ranking: the same one where the folder has no other document
+        alone = len(rows) == len(self._keys)
         in_document = self._ranker(question.file, rows)(question.query)
-        in_folder = self._ranker("", None)(question.query)
+        in_folder = in_document if alone else self._ranker("", None)(question.query)
         rankings = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
         if self._rank is not None:
-            ranked = [_joined(self._ranked(question.query, place)) for place in (file, None)]
-            rankings = {"model": ranked} | rankings
+            of_document = _joined(self._ranked(question.query, file))
+            of_folder = of_document if alone else _joined(self._ranked(question.query))
+            rankings = {"model": [of_document, of_folder]} | rankings
         keys = (self._keys[rows], self._keys)  # the keys of the sentences in each of `PLACES`
         result: dict[str, Any] = {
             "unmatched": [
