@@ -172,7 +172,7 @@ class SlowRetriever(FakeRetriever):
         self.stopped = threading.Event()
 
     def first_look(
-        self, query: str, documents: Iterable[str | DocumentText], *, progress: Any, **_: Any
+        self, query: str, documents: Iterable[str | DocumentText], *, progress: Any = None, **_: Any
     ) -> Iterator[Scored]:
         list(documents)
         try:
