@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from benchmarks.results import Say, sentences_alone
 from runnel.files import digest, write
 from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.patterns import (
-    DocumentScorer,
+    ScoreDocuments,
     DocumentScores,
     PatternQuestion,
     Sentences,
@@ -89,21 +88,15 @@ def _rows(
     return resumed_rows(folder / "ranks.jsonl", settings, lambda: plan, label="asking")
 
 
-def _whole(retriever: SentenceRetriever) -> DocumentScorer:
-    # `Sentences` scores its documents twice, those of the question and all: here the same ones
-    @lru_cache(maxsize=1)
-    def score(query: str, document: str | DocumentText) -> list[DocumentScores]:
-        (scored,) = retriever.rank(query, [document])
-        return [(scored.spans, scored.scores, scored.answers)]
+def _whole(retriever: SentenceRetriever) -> ScoreDocuments:
+    def score(query: str, documents: Sequence[str | DocumentText]) -> list[DocumentScores]:
+        ranked = retriever.rank(query, documents)
+        return [(scored.spans, scored.scores, scored.answers) for scored in ranked]
 
-    return lambda query, documents: score(query, *documents)
+    return score
 
 
-def _alone(retriever: SentenceRetriever) -> DocumentScorer:
+def _alone(retriever: SentenceRetriever) -> ScoreDocuments:
     score_one = sentences_alone(retriever)
 
-    @lru_cache(maxsize=1)
-    def score(query: str, document: str | DocumentText) -> list[DocumentScores]:
-        return [(*score_one(query, document), None)]
-
-    return lambda query, documents: score(query, *documents)
+    return lambda query, documents: [(*score_one(query, document), None) for document in documents]

@@ -175,7 +175,7 @@ def expect_or_make_project() -> Project:
         display.say(
             f"note: there is no index yet; indexing {project.folder} in {project.folder / NAME}"
         )
-        project = project.extend([])
+        project = project.extend([])  # no paths: the whole folder
     return project
 
 

@@ -136,7 +136,7 @@ DocumentScores = tuple[np.ndarray, np.ndarray, float | None]
 document answers the query (None: not known).
 """
 # scores documents for a query, so that their sentences can be ranked together
-DocumentScorer = Callable[[str, Sequence[str | DocumentText]], list[DocumentScores]]
+ScoreDocuments = Callable[[str, Sequence[str | DocumentText]], list[DocumentScores]]
 
 
 class Sentences:
@@ -153,7 +153,7 @@ class Sentences:
         self,
         folder: Path,
         documents: Sequence[tuple[str, str | DocumentText]],
-        score: DocumentScorer | None,
+        score: ScoreDocuments | None,
         bm25: Mapping[str, Any],
     ) -> None:
         self._folder = folder
@@ -189,15 +189,16 @@ class Sentences:
             for pattern in question.patterns
         ]
         answers = np.unique(self._keys[[row for matching in matches for row in matching]])
+        # of each system, for each of `PLACES`: the scores, and "best"; the scores are the same in both
+        # places where the folder has no other document
+        alone = len(rows) == len(self._keys)
         in_document = self._bm25_of(question.file, rows)(question.query)
-        in_folder = self._bm25_of("", None)(question.query)
-        # of each system, for each of `PLACES`: the scores, and "best"
+        in_folder = in_document if alone else self._bm25_of("", None)(question.query)
         scored = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
         if self._score is not None:
-            by_model = [
-                _joined(self._score_documents(question.query, name)) for name in (file, None)
-            ]
-            scored = {"model": by_model} | scored
+            of_document = _joined(self._score_documents(question.query, file))
+            of_folder = of_document if alone else _joined(self._score_documents(question.query))
+            scored = {"model": [of_document, of_folder]} | scored
         keys_of_places = (self._keys[rows], self._keys)
         result: dict[str, Any] = {
             "unmatched": [
@@ -375,7 +376,7 @@ def measure_patterns(path: Path, source: str, system: System, folder: Path) -> M
     }, values
 
 
-def _load_scorer(system: System, keep: int) -> tuple[DocumentScorer | None, str | None]:
+def _load_scorer(system: System, keep: int) -> tuple[ScoreDocuments | None, str | None]:
     """Return the function that scores documents with the system's model, and the model's
     fingerprint; (None, None) for BM25. The last `keep` documents are read once.
     """
