@@ -8,7 +8,7 @@ their lines go on in the line below; otherwise they are a table.
     lay_out       the words of a page -> its parts
     rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
     _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
-                  for each whether it is columns, which are regions again, or a table (`_Table`)
+                  for each whether it is columns, which are regions again, or a table (`Table`)
     _paragraphs   the lines of a column -> paragraphs
 """
 
@@ -414,7 +414,7 @@ class _Region:
             not row.is_phrase or row.is_beside(above) for above, row in pairwise(self.rows)
         ]
 
-    def leaves(self, *, depth: int) -> Iterator[_Column | _Table]:
+    def leaves(self, *, depth: int) -> Iterator[_Column | Table]:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
         plain: list[_Row] = []
         start = 0
@@ -436,7 +436,7 @@ class _Region:
             if not gaps:
                 plain += part
                 continue
-            between = between or _Table(part, gaps).between()
+            between = between or _GapTable(part, gaps).between()
             if not between:
                 captions = [
                     at
@@ -449,7 +449,7 @@ class _Region:
                 if len(captions) == 1:  # another table may begin there
                     start -= len(part) - captions[0]
                     part = part[: captions[0]]
-                table = _Table(part, gaps)
+                table = _GapTable(part, gaps)
                 plain += part[: table.first]
             if plain:
                 yield _column(plain, flows)
@@ -464,7 +464,7 @@ class _Region:
         if plain:
             yield _column(plain, flows)
 
-    def _beside(self, rows: list[_Row], gaps: list[Gap], depth: int) -> Iterator[_Column | _Table]:
+    def _beside(self, rows: list[_Row], gaps: list[Gap], depth: int) -> Iterator[_Column | Table]:
         """Yield columns after each other, and the titles across them."""
         for across, group in groupby(rows, lambda row: row.is_across(gaps)):
             if across:
@@ -712,11 +712,71 @@ def _is_address(lines: list[str]) -> bool:
     return lines[0] not in numbered and 0 < towns < len(numbered) < _MOST_NUMBERED
 
 
-class _Table:
+class Table:
+    """A table: rows of cells, each the lines of its text, and the gaps between its columns, which
+    white space or drawn lines (`pdf_grid`) showed.
+    """
+
+    def __init__(self, rows: list[list[list[Line]]], words: list[Word], gaps: list[Gap]) -> None:
+        self.rows = rows
+        self.words = words
+        self.gaps = gaps
+
+    @property
+    def columns(self) -> list[Gap]:
+        """Where each column begins and ends."""
+        ends = [min(word.left for word in self.words), *chain.from_iterable(self.gaps)]
+        ends.append(max(word.right for word in self.words))
+        return list(zip(ends[::2], ends[1::2], strict=True))
+
+    def part(self) -> PdfPart:
+        rows = [[joined(_join(cell)) for cell in row] for row in self.rows]
+        heads = max(self._own_font(), count_names(rows))
+        for number in range(heads - 1):
+            self._spread(rows, number, heads)
+        return PdfPart(
+            0, "row", rows=rows, words=self.words, gaps=self.gaps, heads=heads, aside=True
+        )
+
+    def _own_font(self) -> int:
+        """Return how many of the first rows are in a font of their own."""
+        fonts = [{line.font for cell in row for line in cell} for row in self.rows]
+        heads = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
+        others = any(fonts[0] & font for font in fonts[heads:])
+        return 0 if others or len(fonts[0]) > 1 or heads > len(fonts) // 2 else heads
+
+    def _spread(self, rows: list[list[str]], number: int, heads: int) -> None:
+        """Repeat each name in a row of names in all columns that it is centered over."""
+        cells = self.rows[number]
+        own = [at for at, cell in enumerate(cells) if cell]
+        named = [any(row[at] for row in rows[number + 1 : heads]) for at in range(len(cells))]
+        begin = 0
+        for at, after in pairwise([*own, len(cells)]):
+            center = (cells[at][0].left + cells[at][0].right) / 2
+            groups = [
+                (first, end)
+                for first in range(max(begin, at > 0), at + 1)  # not over the labels of rows
+                for end in range(after, at, -1)
+                if all(named[first:end])
+                and end - first < len(cells)  # over all columns is a title
+                and self._is_centered(center, first, end - 1)
+            ]
+            first, end = max(groups, key=lambda group: group[1] - group[0], default=(at, at + 1))
+            rows[number][first:end] = [rows[number][at]] * (end - first)
+            begin = end
+
+    def _is_centered(self, place: float, first: int, last: int) -> bool:
+        """Return whether a place is in the middle of columns."""
+        left = self.columns[first][0]
+        right = self.columns[last][1]
+        return abs(left + right - 2 * place) < _CENTERED * (right - left)
+
+
+class _GapTable(Table):
     """A table while its lines become rows. `first` and `last` are the lines that belong to it."""
 
     def __init__(self, lines: list[_Row], gaps: list[Gap]) -> None:
-        self.gaps = gaps
+        super().__init__([], [word for line in lines for word in line.words], gaps)
         cells = [line.cells(gaps) for line in lines]
         filled = [sum(map(bool, row)) > 1 for row in cells]
         named = [
@@ -724,21 +784,13 @@ class _Table:
         ]
         if sum(named) == 1:  # more are a list of tables, or captions beside each other
             filled[named.index(1)] = False
-        titles = [
-            line.is_across(gaps) and not more for line, more in zip(lines, filled, strict=True)
-        ]
-        others = [row for row, title in zip(cells, titles, strict=True) if not title]
-        self.extents = [
-            _extent([line for cell in column for line in cell])
-            for column in zip(*others, strict=True)
-        ]
         self.first = filled.index(True) if any(filled) else 0
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
-        self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(lines)):
+            title = lines[number].is_across(gaps) and not filled[number]
             belongs = (
                 bool(self.rows)
-                and not titles[number]
+                and not title
                 and self._belongs(lines[number], lines[number - 1], cells[number])
             )
             if not belongs:
@@ -763,7 +815,7 @@ class _Table:
             short = at == 0 and len(upper.words) == 1  # a name
             fonts = None not in (upper.font, lower.font) and upper.font != lower.font
             goes_on = lower.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
-            if short or fonts or _fits(upper, lower, self.extents[at]):
+            if short or fonts or _fits(upper, lower, self.columns[at]):
                 return False
             if not goes_on and (new or len(on) > 1):
                 return False
@@ -790,50 +842,6 @@ class _Table:
             ):
                 return self.gaps[width - 1 :: width]
         return []
-
-    def part(self) -> PdfPart:
-        part = table_part(self.rows, self.words, self.gaps)
-        part.heads = max(part.heads, count_names(part.rows))
-        for number in range(part.heads - 1):
-            self._spread(part.rows, number, part.heads)
-        return part
-
-    def _spread(self, rows: list[list[str]], number: int, heads: int) -> None:
-        """Repeat each name in a row of names in all columns that it is centered over."""
-        cells = self.rows[number]
-        own = [at for at, cell in enumerate(cells) if cell]
-        named = [any(row[at] for row in rows[number + 1 : heads]) for at in range(len(cells))]
-        begin = 0
-        for at, after in pairwise([*own, len(cells)]):
-            center = (cells[at][0].left + cells[at][0].right) / 2
-            groups = [
-                (first, end)
-                for first in range(max(begin, at > 0), at + 1)  # not over the labels of rows
-                for end in range(after, at, -1)
-                if all(named[first:end]) and self._is_centered(center, first, end - 1)
-            ]
-            first, end = max(groups, key=lambda group: group[1] - group[0], default=(at, at + 1))
-            rows[number][first:end] = [rows[number][at]] * (end - first)
-            begin = end
-
-    def _is_centered(self, place: float, first: int, last: int) -> bool:
-        """Return whether a place is in the middle of columns."""
-        left = self.extents[first][0]
-        right = self.extents[last][1]
-        return abs(left + right - 2 * place) < _CENTERED * (right - left)
-
-
-def table_part(
-    cells: Sequence[Sequence[list[Line]]], words: list[Word], gaps: list[Gap]
-) -> PdfPart:
-    """Return a table of rows of cells, with its words and the gaps between its columns."""
-    rows = [[joined(_join(cell)) for cell in row] for row in cells]
-    fonts = [{line.font for cell in row for line in cell} for row in cells]
-    heads = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
-    others = any(fonts[0] & font for font in fonts[heads:])
-    if others or len(fonts[0]) > 1 or heads > len(fonts) // 2:
-        heads = 0  # only names of columns are in a font of their own
-    return PdfPart(0, "row", rows=rows, words=words, gaps=gaps, heads=heads, aside=True)
 
 
 def _join(lines: list[Line]) -> str:
