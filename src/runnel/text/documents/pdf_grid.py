@@ -11,19 +11,28 @@ bottom, right, top).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_float, c_int
 from dataclasses import replace
-from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
+from itertools import pairwise
+from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runnel.text.documents.pdf_layout import NUMERIC, Line, PdfPart, Table, line_of, rows_of
+from runnel.text.documents.pdf_layout import (
+    NUMERIC,
+    Gap,
+    Line,
+    PdfPart,
+    Table,
+    by_gaps,
+    line_of,
+    rows_of,
+)
 from runnel.text.documents.pdf_words import Box, Word, turned
 
 if TYPE_CHECKING:
@@ -41,15 +50,6 @@ _SAME_LINES = 3
 _SEVERAL = 0.3
 # the least share of rows with words to the left of the drawn lines that are labels of the rows
 _MOST_ROWS = 0.8
-
-
-class _Cell(NamedTuple):
-    """The places of the lines around a cell."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
 
 
 def drawn_lines(page: PdfPage) -> list[Box]:
@@ -115,7 +115,7 @@ def _without(words: Sequence[Word], tables: Sequence[PdfPart]) -> list[Word]:
     return [word for word in words if id(word) not in taken]
 
 
-def _cells(words: Sequence[Word], lines: Sequence[Box]) -> Collection[dict[_Cell, list[Word]]]:
+def _cells(words: Sequence[Word], lines: Sequence[Box]) -> Collection[dict[Box, list[Word]]]:
     """Return the cells of each table, with the words (W) in them: words that have the same nearest
     lines around them.
     """
@@ -133,9 +133,9 @@ def _cells(words: Sequence[Word], lines: Sequence[Box]) -> Collection[dict[_Cell
     bottom, top, _ = _nearest(level, x, y)
     places = np.stack([left, bottom, right, top], axis=1)
     number = _connected(level, upright)[nearest]
-    tables: dict[int, dict[_Cell, list[Word]]] = defaultdict(lambda: defaultdict(list))
+    tables: dict[int, dict[Box, list[Word]]] = defaultdict(lambda: defaultdict(list))
     for at in np.flatnonzero(np.isfinite(places).all(1)):
-        tables[number[at]][_Cell(*places[at].tolist())].append(words[at])
+        tables[number[at]][tuple(places[at].tolist())].append(words[at])
     return tables.values()
 
 
@@ -210,19 +210,21 @@ def _connected(level: np.ndarray, upright: np.ndarray) -> np.ndarray:
     return tables
 
 
-def _table(cells: Mapping[_Cell, list[Word]]) -> Table | None:
+def _table(cells: Mapping[Box, list[Word]]) -> Table | None:
     """Return a table, in which a cell is in each row and column that it spans; None for frames
     around other things.
     """
-    columns = sorted({cell.left for cell in cells})
-    tops = sorted({-cell.top for cell in cells})
+    columns = sorted({left for left, _, _, _ in cells})
+    tops = sorted({-top for _, _, _, top in cells})
     if len(columns) < 2 or len(tops) < 2:
         return None
+    gaps = [(place - _THIN, place + _THIN) for place in columns[1:]]
     rows: list[list[list[Line]]] = [[[] for _ in columns] for _ in tops]
-    for cell, inside in cells.items():
-        first = bisect_left(tops, -cell.top)
-        last = max(first + 1, bisect_left(tops, -cell.bottom))
-        for (begin, end), words in _by_column(cell, inside, columns).items():
+    for (left, bottom, right, top), inside in cells.items():
+        first = bisect_left(tops, -top)
+        last = max(first + 1, bisect_left(tops, -bottom))
+        spanned = range(bisect_left(columns, left), bisect_left(columns, right))
+        for (begin, end), words in _by_column(inside, spanned, gaps).items():
             lines = [line_of(row) for row in rows_of(words)]
             for row in rows[first:last]:
                 if any(row[begin:end]):
@@ -235,41 +237,40 @@ def _table(cells: Mapping[_Cell, list[Word]]) -> Table | None:
     if usual > _MOST_LINES or several > _SEVERAL * len(rows):
         return None
     return Table(
-        [row for cells in rows for row in _rows_of_cells(cells)],
+        [row for cells in rows for row in _rows_of_cells(cells, gaps)],
         [word for inside in cells.values() for word in inside],
-        [(place - _THIN, place + _THIN) for place in columns[1:]],
+        gaps,
     )
 
 
 def _by_column(
-    cell: _Cell, words: Sequence[Word], columns: Sequence[float]
+    words: list[Word], columns: range, gaps: Sequence[Gap]
 ) -> dict[tuple[int, int], list[Word]]:
-    """Return the words of a cell by the first column that they are in and the first one that they
-    are not in. Some tables have lines between columns only at their top: their cells are by column
-    if the gaps are wide. A title across all columns is in the first.
+    """Return the words of a cell that spans columns, by the first column that they are in and the
+    first one that they are not in. Some tables have lines between columns only at their top: words
+    with wide gaps between columns are several cells. A title across all columns is in the first.
     """
-    begin = bisect_left(columns, cell.left)
-    end = max(begin + 1, bisect_left(columns, cell.right))
-    ordered = sorted(words, key=attrgetter("left"))
-    by_column = groupby(ordered, lambda word: bisect_right(columns, word.left))
-    parts = {(at - 1, at): list(part) for at, part in by_column}
-    gaps = [b[0].left - max(word.right for word in a) for a, b in pairwise(parts.values())]
-    if min(gaps, default=0.0) >= words[0].height:
+    parts = {(at, at + 1): part for at, part in enumerate(by_gaps(words, gaps)) if part}
+    spaces = [
+        min(word.left for word in after) - max(word.right for word in before)
+        for before, after in pairwise(parts.values())
+    ]
+    if min(spaces, default=0.0) >= words[0].height:
         return parts
-    return {(begin, 1 if end - begin == len(columns) else end): ordered}
+    title = len(columns) == len(gaps) + 1
+    return {(columns.start, columns.start + 1 if title else columns.stop): words}
 
 
-def _rows_of_cells(cells: list[list[Line]]) -> list[list[list[Line]]]:
+def _rows_of_cells(cells: list[list[Line]], gaps: Sequence[Gap]) -> list[list[list[Line]]]:
     """Return the rows of a row: several, if the lines of a cell are numbers below each other, or
     two in each of several cells.
     """
     numbers = [len(cell) for cell in cells if all(NUMERIC.fullmatch(line.text) for line in cell)]
     if max(numbers, default=0) < _SAME_LINES and numbers.count(2) < _SAME_LINES:
         return [cells]
-    column = {id(word): at for at, cell in enumerate(cells) for line in cell for word in line.words}
-    rows = rows_of([word for cell in cells for line in cell for word in line.words])
-    words = [[[w for w in row if column[id(w)] == at] for at in range(len(cells))] for row in rows]
-    return [[[line_of(cell)] if cell else [] for cell in row] for row in words]
+    words = {id(word): word for cell in cells for line in cell for word in line.words}
+    rows = [by_gaps(row, gaps) for row in rows_of(list(words.values()))]
+    return [[[line_of(cell)] if cell else [] for cell in row] for row in rows]
 
 
 def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:

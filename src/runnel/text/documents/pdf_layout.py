@@ -243,6 +243,15 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
     return rows
 
 
+def by_gaps(words: Iterable[Word], gaps: Sequence[Gap]) -> list[list[Word]]:
+    """Return the words in each column between gaps."""
+    columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+    middles = [(a + b) / 2 for a, b in gaps]
+    for word in words:
+        columns[bisect(middles, (word.left + word.right) / 2)].append(word)
+    return columns
+
+
 def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
@@ -334,19 +343,11 @@ class _Row:
     def is_across(self, gaps: list[Gap]) -> bool:
         return len(self.shared(gaps)) < len(gaps)
 
-    def split(self, gaps: Sequence[Gap]) -> list[list[Word]]:
-        """Return the words between gaps."""
-        columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
-        middles = [(a + b) / 2 for a, b in gaps]
-        for word in self.words:
-            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
-        return columns
-
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
         phrase = self.is_phrase and self.is_across(gaps)
         across = [phrase or not self.shared([gap]) for gap in gaps]
-        own = self.split([gap for gap, over in zip(gaps, across, strict=True) if not over])
+        own = by_gaps(self.words, [gap for gap, over in zip(gaps, across, strict=True) if not over])
         columns = [[] if over else own.pop(0) for over in [False, *across]]
         columns = [[word for word in words if not is_leader(word)] for words in columns]
         return [[line_of(words)] if words else [] for words in columns]
@@ -438,18 +439,9 @@ class _Region:
                 continue
             between = between or _GapTable(part, gaps).between()
             if not between:
-                captions = [
-                    at
-                    for at, row in enumerate(part)
-                    if at > 1
-                    and row.is_phrase
-                    and row.is_across(gaps)
-                    and CAPTION.match(line_of(row.words).text)
-                ]
-                if len(captions) == 1:  # another table may begin there
-                    start -= len(part) - captions[0]
-                    part = part[: captions[0]]
                 table = _GapTable(part, gaps)
+                start -= len(part) - table.end
+                part = part[: table.end]
                 plain += part[: table.first]
             if plain:
                 yield _column(plain, flows)
@@ -512,7 +504,7 @@ class _Region:
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
                     best = _Run(sum(counts), end, separating)
-        columns = [row.split(best.gaps) for row in rows[start : best.end]]
+        columns = [by_gaps(row.words, best.gaps) for row in rows[start : best.end]]
         score = sum(sum(map(bool, words)) - 1 for words in columns)
         self.runs[start] = best._replace(score=score)
         return self.runs[start]
@@ -568,7 +560,7 @@ def _are_equal(widths: list[float]) -> bool:
 
 def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
     """Return the words of rows between gaps."""
-    split = [row.split(gaps) for row in rows]
+    split = [by_gaps(row.words, gaps) for row in rows]
     return [list(chain.from_iterable(cells)) for cells in zip(*split, strict=True)]
 
 
@@ -602,7 +594,7 @@ def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     kept = []
     begin = 0  # the first column behind the last gap that is kept
     rows = [row for row in rows if not row.is_across(gaps)]
-    cells = [row.split(gaps) for row in rows]
+    cells = [by_gaps(row.words, gaps) for row in rows]
     for at, gap in enumerate(gaps):
         labels = [[word.text for word in chain(*row[begin : at + 1])] for row in cells]
         beside = [[word.text for word in row[at + 1]] for row in cells]
@@ -712,21 +704,21 @@ def _is_address(lines: list[str]) -> bool:
     return lines[0] not in numbered and 0 < towns < len(numbered) < _MOST_NUMBERED
 
 
+@dataclass(slots=True)
 class Table:
     """A table: rows of cells, each the lines of its text, and the gaps between its columns, which
     white space or drawn lines (`pdf_grid`) showed.
     """
 
-    def __init__(self, rows: list[list[list[Line]]], words: list[Word], gaps: list[Gap]) -> None:
-        self.rows = rows
-        self.words = words
-        self.gaps = gaps
+    rows: list[list[list[Line]]]
+    words: list[Word]
+    gaps: list[Gap]
 
     @property
     def columns(self) -> list[Gap]:
         """Where each column begins and ends."""
-        ends = [min(word.left for word in self.words), *chain.from_iterable(self.gaps)]
-        ends.append(max(word.right for word in self.words))
+        left = min(word.left for word in self.words)
+        ends = [left, *chain.from_iterable(self.gaps), max(word.right for word in self.words)]
         return list(zip(ends[::2], ends[1::2], strict=True))
 
     def part(self) -> PdfPart:
@@ -773,7 +765,9 @@ class Table:
 
 
 class _GapTable(Table):
-    """A table while its lines become rows. `first` and `last` are the lines that belong to it."""
+    """A table while its lines become rows. `first` and `last` are the lines that belong to it, and
+    `end` is the line from which on they are not its own.
+    """
 
     def __init__(self, lines: list[_Row], gaps: list[Gap]) -> None:
         super().__init__([], [word for line in lines for word in line.words], gaps)
@@ -782,11 +776,16 @@ class _GapTable(Table):
         named = [
             sum(CAPTION.match(cell[0].text) is not None for cell in row if cell) for row in cells
         ]
+        self.end = len(lines)
         if sum(named) == 1:  # more are a list of tables, or captions beside each other
-            filled[named.index(1)] = False
+            caption = named.index(1)
+            filled[caption] = False
+            if caption > 1 and lines[caption].is_across(gaps):
+                self.end = caption  # another table may begin there
+        del filled[self.end :]
         self.first = filled.index(True) if any(filled) else 0
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
-        for number in range(self.first, len(lines)):
+        for number in range(self.first, self.end):
             title = lines[number].is_across(gaps) and not filled[number]
             belongs = (
                 bool(self.rows)
