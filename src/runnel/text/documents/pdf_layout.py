@@ -437,9 +437,9 @@ class _Region:
             if not gaps:
                 plain += part
                 continue
-            between = between or _GapTable(part, gaps).between()
+            table = _GapTable(part, gaps)
+            between = between or table.between()
             if not between:
-                table = _GapTable(part, gaps)
                 start -= len(part) - table.end
                 part = part[: table.end]
                 plain += part[: table.first]
@@ -462,7 +462,7 @@ class _Region:
             if across:
                 yield _column(list(group), False)
                 continue
-            columns = [words for words in _columns(list(group), gaps) if words]
+            columns = [words for words in by_gaps(_words(group), gaps) if words]
             if _is_leftward([word for words in columns for word in words]):
                 columns.reverse()
             for words in columns:
@@ -521,7 +521,7 @@ class _Region:
         """Return whether rows are lines of a program. Numbers in columns are none, whatever their
         font.
         """
-        words = [word for row in rows for word in row.words]
+        words = _words(rows)
         behind = [word for word in words if word.left >= gaps[0][1]]
         numbers = sum(NUMERIC.fullmatch(word.text) is not None for word in behind)
         in_font = sum(word.font in self.code for word in words)
@@ -558,10 +558,8 @@ def _are_equal(widths: list[float]) -> bool:
     return len(widths) >= _FEW and equal > _MOST * len(widths)
 
 
-def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
-    """Return the words of rows between gaps."""
-    split = [by_gaps(row.words, gaps) for row in rows]
-    return [list(chain.from_iterable(cells)) for cells in zip(*split, strict=True)]
+def _words(rows: Iterable[_Row]) -> list[Word]:
+    return [word for row in rows for word in row.words]
 
 
 def _column(rows: list[_Row], flows: bool) -> _Column:
@@ -646,8 +644,7 @@ def _fits(upper: Line, lower: Line, column: Gap) -> bool:
 
 def _extent(lines: list[Line]) -> Gap:
     """Return where a column of lines begins and ends."""
-    left = min((line.left for line in lines), default=0.0)
-    return left, max((line.right for line in lines), default=0.0)
+    return min(line.left for line in lines), max(line.right for line in lines)
 
 
 def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
@@ -660,7 +657,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     prose = []
     indexes = 0  # columns of words with dots up to their page
     addresses = 0
-    for at, column in enumerate(_columns(rows, gaps)):
+    for at, column in enumerate(by_gaps(_words(rows), gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
         extent = _extent(lines)
@@ -740,6 +737,7 @@ class Table:
     def _spread(self, rows: list[list[str]], number: int, heads: int) -> None:
         """Repeat each name in a row of names in all columns that it is centered over."""
         cells = self.rows[number]
+        columns = self.columns
         own = [at for at, cell in enumerate(cells) if cell]
         named = [any(row[at] for row in rows[number + 1 : heads]) for at in range(len(cells))]
         begin = 0
@@ -751,17 +749,11 @@ class Table:
                 for end in range(after, at, -1)
                 if all(named[first:end])
                 and end - first < len(cells)  # over all columns is a title
-                and self._is_centered(center, first, end - 1)
+                and _is_centered(center, columns[first:end])
             ]
             first, end = max(groups, key=lambda group: group[1] - group[0], default=(at, at + 1))
             rows[number][first:end] = [rows[number][at]] * (end - first)
             begin = end
-
-    def _is_centered(self, place: float, first: int, last: int) -> bool:
-        """Return whether a place is in the middle of columns."""
-        left = self.columns[first][0]
-        right = self.columns[last][1]
-        return abs(left + right - 2 * place) < _CENTERED * (right - left)
 
 
 class _GapTable(Table):
@@ -770,7 +762,8 @@ class _GapTable(Table):
     """
 
     def __init__(self, lines: list[_Row], gaps: list[Gap]) -> None:
-        super().__init__([], [word for line in lines for word in line.words], gaps)
+        super().__init__([], _words(lines), gaps)
+        columns = self.columns
         cells = [line.cells(gaps) for line in lines]
         filled = [sum(map(bool, row)) > 1 for row in cells]
         named = [
@@ -780,7 +773,7 @@ class _GapTable(Table):
         if sum(named) == 1:  # more are a list of tables, or captions beside each other
             caption = named.index(1)
             filled[caption] = False
-            if caption > 1 and lines[caption].is_across(gaps):
+            if caption > 1 and any(filled[:caption]) and lines[caption].is_across(gaps):
                 self.end = caption  # another table may begin there
         del filled[self.end :]
         self.first = filled.index(True) if any(filled) else 0
@@ -790,7 +783,7 @@ class _GapTable(Table):
             belongs = (
                 bool(self.rows)
                 and not title
-                and self._belongs(lines[number], lines[number - 1], cells[number])
+                and self._belongs(lines[number], lines[number - 1], cells[number], columns)
             )
             if not belongs:
                 if number >= self.last:
@@ -799,9 +792,11 @@ class _GapTable(Table):
             self.last = max(self.last, number + 1)
             for whole, cell in zip(self.rows[-1], cells[number], strict=True):
                 whole += cell
-        self.words = [word for line in lines[self.first : self.last] for word in line.words]
+        self.words = _words(lines[self.first : self.last])
 
-    def _belongs(self, line: _Row, above: _Row, cells: list[list[Line]]) -> bool:
+    def _belongs(
+        self, line: _Row, above: _Row, cells: list[list[Line]], columns: Sequence[Gap]
+    ) -> bool:
         """Return whether a line belongs to the last row: it is beside it, or goes on with it."""
         last = self.rows[-1]
         if line.is_beside(above) and not any(map(all, zip(cells, last, strict=True))):
@@ -814,7 +809,7 @@ class _GapTable(Table):
             short = at == 0 and len(upper.words) == 1  # a name
             fonts = None not in (upper.font, lower.font) and upper.font != lower.font
             goes_on = lower.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
-            if short or fonts or _fits(upper, lower, self.columns[at]):
+            if short or fonts or _fits(upper, lower, columns[at]):
                 return False
             if not goes_on and (new or len(on) > 1):
                 return False
@@ -841,6 +836,13 @@ class _GapTable(Table):
             ):
                 return self.gaps[width - 1 :: width]
         return []
+
+
+def _is_centered(place: float, columns: Sequence[Gap]) -> bool:
+    """Return whether a place is in the middle of columns."""
+    left = columns[0][0]
+    right = columns[-1][1]
+    return abs(left + right - 2 * place) < _CENTERED * (right - left)
 
 
 def _join(lines: list[Line]) -> str:
