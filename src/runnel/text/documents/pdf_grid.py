@@ -1,12 +1,13 @@
 """Tables of a PDF whose cells are drawn: the words between the same four lines are a cell, however
-many lines of text it has, and however many columns or rows it spans.
+many lines of text it has, and however many columns or rows it spans. `pdf_layout.Table` makes rows
+of these cells, as of cells between white gaps.
 
     drawn_lines   the horizontal and vertical lines of a page
     take_tables   the words and lines of a page -> its tables, and the words that are in none
     put_tables    puts the tables among the other parts of the page, in reading order
 
-All places are in points, in coordinates in which the text is upright. A `Box` is (left,
-bottom, right, top).
+All places are in points, in coordinates in which the text is upright. A `Box` is (left, bottom,
+right, top); a cell is the box of the lines around it.
 """
 
 from __future__ import annotations

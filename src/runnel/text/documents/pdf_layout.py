@@ -8,7 +8,8 @@ their lines go on in the line below; otherwise they are a table.
     lay_out       the words of a page -> its parts
     rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
     _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
-                  for each whether it is columns, which are regions again, or a table (`Table`)
+                  for each whether it is columns, which are regions again, or a table (`_GapTable`)
+    Table         rows of cells -> a part; `_GapTable` finds the rows by gaps, `pdf_grid` by lines
     _paragraphs   the lines of a column -> paragraphs
 """
 
@@ -719,6 +720,7 @@ class Table:
         return list(zip(ends[::2], ends[1::2], strict=True))
 
     def part(self) -> PdfPart:
+        """Return the table as a part: its cells as texts, and which rows have names of columns."""
         rows = [[joined(_join(cell)) for cell in row] for row in self.rows]
         heads = max(self._own_font(), count_names(rows))
         for number in range(heads - 1):
