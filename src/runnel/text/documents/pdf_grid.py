@@ -135,7 +135,7 @@ def _cells(words: Sequence[Word], lines: Sequence[Box]) -> Collection[dict[Box, 
     places = np.stack([left, bottom, right, top], axis=1)
     number = _connected(level, upright)[nearest]
     tables: dict[int, dict[Box, list[Word]]] = defaultdict(lambda: defaultdict(list))
-    for at in np.flatnonzero(np.isfinite(places).all(1)):
+    for at in np.flatnonzero(np.isfinite(places).all(1)).tolist():
         tables[number[at]][tuple(places[at].tolist())].append(words[at])
     return tables.values()
 
