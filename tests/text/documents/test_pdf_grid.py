@@ -307,3 +307,55 @@ def test_tables_that_are_drawn_beside_each_other_are_apart(rows):
         for edge in (x, x + 100, x + 200):
             page += vertical(edge, 620, 700)
     assert rows(page) == 2 * [" | ".join(row) for row in table]
+
+
+def test_rows_without_any_lines_between_them_keep_their_columns(rows):
+    table = [["Country", "Grant", "Loan"], *SCHOOLS, ["All", "2.5", "28.1"]]
+    page = values(table, 685)
+    page += [level(y, 60, 360) for y in (600, 680, 700)]
+    for edge in EDGES:
+        page += vertical(edge, 680, 700)
+    for edge in (60, 360):
+        page += vertical(edge, 600, 680)
+    assert rows(page) == [" | ".join(row).replace("  ", " ") for row in table]
+
+
+def test_a_merged_cell_beside_numbers_below_each_other_is_read_once(rows):
+    page = [
+        *cell((60, 680, 160, 700), ["Town"]),
+        *cell((160, 680, 260, 700), ["Cars"]),
+        *cell((260, 680, 360, 700), ["Vans"]),
+        *cell((360, 680, 460, 700), ["Year"]),
+        *cell((60, 630, 160, 680), ["Bonn", "Kiel", "Ulm"]),
+        *cell((160, 630, 360, 680), ["", "none"]),
+        *cell((360, 630, 460, 680), ["11", "12", "13"]),
+        *cell((60, 610, 160, 630), ["Hof"]),
+        *cell((160, 610, 260, 630), ["4"]),
+        *cell((260, 610, 360, 630), ["5"]),
+        *cell((360, 610, 460, 630), ["14"]),
+    ]
+    found = rows(page)
+    assert found[1] == "Bonn | | | 11" and found[3:] == ["Ulm | | | 13", "Hof | 4 | 5 | 14"]
+    assert found[2].count("none") == 1 and found[2].endswith("12")
+
+
+@pytest.mark.parametrize("apart", [1.5, 2.5])
+def test_double_lines_are_one(rows, apart):
+    page = values([["Country", "Grant", "Loan"], *SCHOOLS], 685)
+    page += [level(y, 60 - apart, 360 + apart) for y in range(620, 720, 20)]
+    page += [level(y, 60 - apart, 360 + apart) for y in (620 - apart, 680 - apart, 700 + apart)]
+    for edge in (*EDGES, 60 - apart, 160 + apart, 360 + apart):
+        page += vertical(edge, 620 - apart, 700 + apart)
+    expected = [["Country", "Grant", "Loan"], *SCHOOLS]
+    assert rows(page) == [" | ".join(row).replace("  ", " ") for row in expected]
+
+
+def test_a_name_over_columns_without_lines_between_them_is_in_each(rows):
+    page = [Placed(235, 705, "Paid"), *values([["Country", "Grant", "Loan"], *SCHOOLS], 685)]
+    page += [level(y, 60, 360) for y in (620, 640, 660, 680, 720)]
+    for edge in (60, 160, 360):
+        page += vertical(edge, 620, 720)
+    page += vertical(260, 620, 680)
+    found = rows(page)
+    assert found[-1] == "Hungary | | 22.2"
+    assert "Paid" in found[0] and "Loan" in " ".join(found[:2])

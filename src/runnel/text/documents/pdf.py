@@ -102,7 +102,6 @@ def read_pdf(
                 f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or"
                 " hostile"
             )
-        problems = _Problems()
         if document.get_formtype():
             # `init_forms` would also log that XFA is not read, which a warning says
             config = raw.FPDF_FORMFILLINFO(version=2)

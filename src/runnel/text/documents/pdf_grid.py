@@ -1,30 +1,40 @@
 """Tables of a PDF whose cells are drawn: the words between the same four lines are a cell, however
-many lines of text it has, and however many columns or rows it spans.
+many lines of text it has, and however many columns or rows it spans. `pdf_layout.Table` makes rows
+of these cells, as of cells between white gaps.
 
     drawn_lines   the horizontal and vertical lines of a page
     take_tables   the words and lines of a page -> its tables, and the words that are in none
     put_tables    puts the tables among the other parts of the page, in reading order
 
-All places are in points, in coordinates in which the text is upright. A `Box`, and a row of an
-array of lines (n, 4), is (left, bottom, right, top).
+All places are in points, in coordinates in which the text is upright. A `Box` is (left, bottom,
+right, top); a cell is the box of the lines around it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_float, c_int
 from dataclasses import replace
 from itertools import pairwise
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runnel.text.documents.pdf_layout import NUMERIC, Line, PdfPart, line_of, rows_of, table_part
-from runnel.text.documents.pdf_words import Box, Word, around, turned
+from runnel.text.documents.pdf_layout import (
+    NUMERIC,
+    Gap,
+    Line,
+    PdfPart,
+    Table,
+    by_gaps,
+    line_of,
+    rows_of,
+)
+from runnel.text.documents.pdf_words import Box, Word, turned
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
@@ -41,16 +51,6 @@ _SAME_LINES = 3
 _SEVERAL = 0.3
 # the least share of rows with words to the left of the drawn lines that are labels of the rows
 _MOST_ROWS = 0.8
-
-
-class _Cell(NamedTuple):
-    """The places of the lines around a cell, and the number of their table."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-    table: int
 
 
 def drawn_lines(page: PdfPage) -> list[Box]:
@@ -101,16 +101,11 @@ def take_tables(
 ) -> tuple[list[Word], list[PdfPart]]:
     """Return the words that are in no table, and the tables whose cells the lines draw."""
     tables: list[PdfPart] = []
-    if 0 < len(lines) <= _MOST:
+    if len(lines) <= _MOST:
         for angle in {word.angle for word in words}:
             upright = [word for word in words if word.angle == angle]
-            whole = _joined([turned(line, angle) for line in lines])
-            cells = _cells(upright, _closed(np.array(whole)))
-            found = [
-                _part({cell: cells[cell] for cell in cells if cell.table == number}, page)
-                for number in {cell.table for cell in cells}
-            ]
-            drawn = [part for part in found if part]
+            found = map(_table, _cells(upright, [turned(line, angle) for line in lines]))
+            drawn = [replace(table.part(), page=page) for table in found if table]
             others = _without(upright, drawn)
             tables += [part for part in drawn if not _has_labels_beside(part, others)]
     return _without(words, tables), tables
@@ -121,92 +116,94 @@ def _without(words: Sequence[Word], tables: Sequence[PdfPart]) -> list[Word]:
     return [word for word in words if id(word) not in taken]
 
 
-def _joined(lines: Iterable[Box]) -> list[Box]:
-    """Return lines as a whole: some are drawn in pieces, one for each cell beside them."""
-    by_place = defaultdict(list)
-    for line in lines:
-        left, bottom, right, top = line
-        level = right - left > top - bottom
-        by_place[level, round(bottom + top if level else left + right)].append(line)
-    joined: list[Box] = []
-    for (level, _), pieces in by_place.items():
-        begin = 0 if level else 1
-        whole: list[Box] = []
-        for piece in sorted(pieces, key=itemgetter(begin)):
-            if whole and piece[begin] <= whole[-1][begin + 2] + _THIN:
-                piece = around(whole.pop(), piece)
-            whole.append(piece)
-        joined += whole
-    return joined
-
-
-def _closed(lines: np.ndarray) -> np.ndarray:
-    """Return the lines (L, 4) that reach from one line to another; others underline words, or
-    separate paragraphs.
+def _cells(words: Sequence[Word], lines: Sequence[Box]) -> Collection[dict[Box, list[Word]]]:
+    """Return the cells of each table, with the words (W) in them: words that have the same nearest
+    lines around them.
     """
-    level = _level(lines)
-    reaches = np.zeros(len(lines), bool)
-    for chosen, first in ((level, 0), (~level, 1)):
-        own = lines[chosen][:, None]
-        others = lines[~chosen]
-        middle = (own[..., 1 - first] + own[..., 3 - first]) / 2
-        met = (others[:, 1 - first] - _THIN <= middle) & (middle <= others[:, 3 - first] + _THIN)
-        place = (others[:, first] + others[:, first + 2]) / 2
-        ends = [(met & (abs(place - own[..., end]) <= _THIN)).any(1) for end in (first, first + 2)]
-        reaches[chosen] = ends[0] & ends[1]
-    return lines[reaches]
+    level = _whole(lines, 0)
+    upright = _whole(lines, 1)
+    # Lines that reach from one line to another; others underline words, or separate paragraphs.
+    closed = level[_reaches(level, upright)]
+    upright = upright[_reaches(upright, level)]
+    level = closed
+    if not (len(level) and len(upright)):
+        return []
+    x = np.array([(word.left + word.right) / 2 for word in words])
+    y = np.array([word.center for word in words])
+    left, right, nearest = _nearest(upright, y, x)
+    bottom, top, _ = _nearest(level, x, y)
+    places = np.stack([left, bottom, right, top], axis=1)
+    number = _connected(level, upright)[nearest]
+    tables: dict[int, dict[Box, list[Word]]] = defaultdict(lambda: defaultdict(list))
+    for at in np.flatnonzero(np.isfinite(places).all(1)).tolist():
+        tables[number[at]][tuple(places[at].tolist())].append(words[at])
+    return tables.values()
 
 
-def _level(lines: np.ndarray) -> np.ndarray:
-    """(L,) bool: lines that are horizontal."""
-    return lines[:, 2] - lines[:, 0] > lines[:, 3] - lines[:, 1]
+def _whole(lines: Sequence[Box], first: int) -> np.ndarray:
+    """Return lines (L, 3) of one direction as their place, begin and end: as a whole, for some are
+    drawn twice beside each other, or in pieces, one for each cell beside them.
 
-
-def _cells(words: Sequence[Word], lines: np.ndarray) -> dict[_Cell, list[Word]]:
-    """Return the words (W) of each cell: words that have the same nearest lines (L, 4) around
-    them.
+    Args:
+        first: the coordinate along the lines: 0 for level lines, 1 for upright ones.
     """
-    cells: dict[_Cell, list[Word]] = defaultdict(list)
-    level = _level(lines)
-    if level.all() or not level.any():
-        return cells
-    x = np.array([[(word.left + word.right) / 2] for word in words])
-    y = np.array([[word.center] for word in words])
-    left, right, number = _nearest(lines[~level], 1, y, x)
-    bottom, top, _ = _nearest(lines[level], 0, x, y)
-    tables = _connected(lines)[~level][number].tolist()
-    around = map(_Cell, left, bottom, right, top, tables)
-    for word, cell in zip(words, around, strict=True):
-        if np.isfinite(cell).all():
-            cells[cell].append(word)
-    return cells
+    places: list[list[tuple[float, float, float]]] = []
+    for piece in sorted(
+        ((line[1 - first] + line[3 - first]) / 2, line[first], line[first + 2])
+        for line in lines
+        if line[first + 2] - line[first] > line[3 - first] - line[1 - first]
+    ):
+        if not places or piece[0] > places[-1][-1][0] + _THIN:
+            places.append([])
+        places[-1].append(piece)
+    whole: list[list[float]] = []
+    for pieces in places:
+        place = (pieces[0][0] + pieces[-1][0]) / 2
+        for _, begin, end in sorted(pieces, key=itemgetter(1)):
+            if whole and whole[-1][0] == place and begin <= whole[-1][2] + _THIN:
+                whole[-1][2] = max(whole[-1][2], end)
+            else:
+                whole.append([place, begin, end])
+    return np.array(whole).reshape(-1, 3)
+
+
+def _covers(lines: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """(P, L) bool: whether each line is beside places (P,) along it."""
+    along = places[:, None]
+    return (lines[:, 1] - _THIN <= along) & (along <= lines[:, 2] + _THIN)
+
+
+def _reaches(lines: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(L,) bool: whether both ends of each line are on lines of the other direction."""
+    met = _covers(others, lines[:, 0])
+    ends = [(met & (abs(others[:, 0] - lines[:, [end]]) <= _THIN)).any(1) for end in (1, 2)]
+    return ends[0] & ends[1]
 
 
 def _nearest(
-    lines: np.ndarray, first: int, along: np.ndarray, across: np.ndarray
-) -> tuple[list[float], list[float], np.ndarray]:
-    """Return the places of the nearest lines before and behind each word (W), or infinity, and the
+    lines: np.ndarray, along: np.ndarray, across: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the places of the nearest lines before and behind each word (W,), or infinity, and the
     number of the line before it.
 
     Args:
-        lines: (L, 4) of one direction, whose coordinates along them are `first` and `first` + 2.
-        along, across: (W, 1) the middles of the words in this direction and in the other.
+        lines: (L, 3) of one direction.
+        along, across: (W,) the middles of the words in this direction and in the other.
     """
-    reaches = (lines[:, first] - _THIN <= along) & (along <= lines[:, first + 2] + _THIN)
-    place = (lines[:, 1 - first] + lines[:, 3 - first]) / 2
-    before = np.where(reaches & (place <= across), place, -np.inf)
-    behind = np.where(reaches & (place > across), place, np.inf)
-    return _as_one(before.max(1)), _as_one(behind.min(1)), before.argmax(1)
+    beside = _covers(lines, along)
+    place = lines[:, 0]
+    before = np.where(beside & (place <= across[:, None]), place, -np.inf)
+    behind = np.where(beside & (place > across[:, None]), place, np.inf)
+    return before.max(1), behind.min(1), before.argmax(1)
 
 
-def _connected(lines: np.ndarray) -> np.ndarray:
-    """Return (L,) the number of the table of each line: lines that touch are of one table."""
-    low = lines[:, None, :2] - _THIN
-    high = lines[:, None, 2:] + _THIN
-    touch = ((low <= lines[:, 2:]) & (high >= lines[:, :2])).all(-1)
-    tables = np.arange(len(lines))
-    for _ in range(len(lines)):
-        least = np.where(touch, tables, len(lines)).min(1)
+def _connected(level: np.ndarray, upright: np.ndarray) -> np.ndarray:
+    """Return (U,) the number of the table of each upright line: lines that meet are of a table."""
+    meet = _covers(level, upright[:, 0]) & _covers(upright, level[:, 0]).T
+    tables = np.arange(len(upright))
+    for _ in range(len(upright)):
+        of_level = np.where(meet.T, tables, len(upright)).min(1)
+        least = np.minimum(tables, np.where(meet, of_level, len(upright)).min(1))
         if (least == tables).all():
             break
         # takes the table of that table too: chains shorten by half in each step
@@ -214,81 +211,67 @@ def _connected(lines: np.ndarray) -> np.ndarray:
     return tables
 
 
-def _as_one(places: np.ndarray) -> list[float]:
-    """Return places in which those of a double line are one."""
-    known, inverse = np.unique(places, return_inverse=True)
-    for number in range(1, len(known)):
-        if known[number] - known[number - 1] <= _THIN:
-            known[number] = known[number - 1]
-    return known[inverse].tolist()
-
-
-def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
+def _table(cells: Mapping[Box, list[Word]]) -> Table | None:
     """Return a table, in which a cell is in each row and column that it spans; None for frames
     around other things.
     """
-    columns = sorted({cell.left for cell in cells})
-    rows = sorted({-cell.top for cell in cells})
-    if len(columns) < 2 or len(rows) < 2:
+    columns = sorted({left for left, _, _, _ in cells})
+    tops = sorted({-top for _, _, _, top in cells})
+    if len(columns) < 2 or len(tops) < 2:
         return None
-    right = max(cell.right for cell in cells)
-    texts: list[list[list[Line]]] = [[[] for _ in columns] for _ in rows]
-    parts = [part for whole, inside in cells.items() for part in _split(whole, inside, columns)]
-    for cell, words in parts:
-        lines = [line_of(row) for row in rows_of(words)]
-        begin = bisect_left(columns, cell.left)
-        end = max(begin + 1, bisect_left(columns, cell.right))
-        if begin == 0 and cell.right >= right:
-            end = 1  # a title across all columns
-        last = max(bisect_left(rows, -cell.top) + 1, bisect_left(rows, -cell.bottom))
-        for row in texts[bisect_left(rows, -cell.top) : last]:
-            if any(row[begin:end]):
-                return None  # cells that overlap are none
-            row[begin:end] = [lines] * (end - begin)
-    usual = median(len(cell) for row in texts for cell in row if cell)
+    gaps = [(place - _THIN, place + _THIN) for place in columns[1:]]
+    rows: list[list[list[Line]]] = [[[] for _ in columns] for _ in tops]
+    for (left, bottom, right, top), inside in cells.items():
+        first = bisect_left(tops, -top)
+        last = max(first + 1, bisect_left(tops, -bottom))
+        spanned = range(bisect_left(columns, left), bisect_left(columns, right))
+        for (begin, end), words in _by_column(inside, spanned, gaps).items():
+            lines = [line_of(row) for row in rows_of(words)]
+            for row in rows[first:last]:
+                if any(row[begin:end]):
+                    return None  # cells that overlap are none
+                row[begin:end] = [lines] * (end - begin)
+    usual = median(len(cell) for row in rows for cell in row if cell)
     # Rows without lines between them: the lines of all cells are beside each other.
-    counts = [[len(cell) for cell in row if cell] for row in texts]
+    counts = [[len(cell) for cell in row if cell] for row in rows]
     several = sum(len(set(row)) == 1 < len(row) and row[0] >= _SAME_LINES for row in counts)
-    if usual > _MOST_LINES or several > _SEVERAL * len(texts):
+    if usual > _MOST_LINES or several > _SEVERAL * len(rows):
         return None
-    texts = [row for cells in texts for row in _rows_of_cells(cells)]
-    edges = [(place - _THIN, place + _THIN) for place in columns[1:]]
-    words = [word for found in cells.values() for word in found]
-    words.sort(key=lambda word: (-word.center, word.left))
-    return replace(table_part(texts, words, edges), page=page)
+    return Table(
+        [row for cells in rows for row in _rows_of_cells(cells, gaps)],
+        [word for inside in cells.values() for word in inside],
+        gaps,
+    )
 
 
-def _split(
-    cell: _Cell, words: list[Word], columns: Sequence[float]
-) -> list[tuple[_Cell, list[Word]]]:
-    """Return the words of a cell by column: some tables have lines between columns only at their
-    top. A title across columns stays whole.
+def _by_column(
+    words: list[Word], columns: range, gaps: Sequence[Gap]
+) -> dict[tuple[int, int], list[Word]]:
+    """Return the words of a cell that spans columns, by the first column that they are in and the
+    first one that they are not in. Some tables have lines between columns only at their top: words
+    with wide gaps between columns are several cells. A title across all columns is in the first.
     """
-    by_column = defaultdict(list)
-    for word in sorted(words, key=attrgetter("left")):
-        by_column[bisect_right(columns, word.left)].append(word)
-    parts = list(by_column.values())
-    gaps = [b[0].left - max(word.right for word in a) for a, b in pairwise(parts)]
-    if min(gaps, default=0.0) < words[0].height:
-        return [(cell, words)]
-    ends = [*columns[1:], cell.right]
-    return [
-        (cell._replace(left=columns[at - 1], right=ends[at - 1]), part)
-        for at, part in by_column.items()
+    parts = {(at, at + 1): part for at, part in enumerate(by_gaps(words, gaps)) if part}
+    spaces = [
+        min(word.left for word in after) - max(word.right for word in before)
+        for before, after in pairwise(parts.values())
     ]
+    if min(spaces, default=0.0) >= words[0].height:
+        return parts
+    title = len(columns) == len(gaps) + 1
+    return {(columns.start, columns.start + 1 if title else columns.stop): words}
 
 
-def _rows_of_cells(cells: list[list[Line]]) -> list[list[list[Line]]]:
+def _rows_of_cells(cells: list[list[Line]], gaps: Sequence[Gap]) -> list[list[list[Line]]]:
     """Return the rows of a row: several, if the lines of a cell are numbers below each other, or
     two in each of several cells.
     """
     numbers = [len(cell) for cell in cells if all(NUMERIC.fullmatch(line.text) for line in cell)]
     if max(numbers, default=0) < _SAME_LINES and numbers.count(2) < _SAME_LINES:
         return [cells]
-    column = {id(word): at for at, cell in enumerate(cells) for line in cell for word in line.words}
-    rows = rows_of([word for cell in cells for line in cell for word in line.words])
-    words = [[[w for w in row if column[id(w)] == at] for at in range(len(cells))] for row in rows]
-    return [[[line_of(cell)] if cell else [] for cell in row] for row in words]
+    words = {id(word): word for cell in cells for line in cell for word in line.words}
+    rows = [by_gaps(row, gaps) for row in rows_of(list(words.values()))]
+    return [[[line_of(cell)] if cell else [] for cell in row] for row in rows]
 
 
 def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:

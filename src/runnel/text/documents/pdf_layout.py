@@ -8,7 +8,8 @@ their lines go on in the line below; otherwise they are a table.
     lay_out       the words of a page -> its parts
     rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
     _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
-                  for each whether it is columns, which are regions again, or a table (`_Table`)
+                  for each whether it is columns, which are regions again, or a table (`_GapTable`)
+    Table         rows of cells -> a part; `_GapTable` finds the rows by gaps, `pdf_grid` by lines
     _paragraphs   the lines of a column -> paragraphs
 """
 
@@ -243,6 +244,15 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
     return rows
 
 
+def by_gaps(words: Iterable[Word], gaps: Sequence[Gap]) -> list[list[Word]]:
+    """Return the words in each column between gaps."""
+    columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+    middles = [(a + b) / 2 for a, b in gaps]
+    for word in words:
+        columns[bisect(middles, (word.left + word.right) / 2)].append(word)
+    return columns
+
+
 def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
@@ -334,19 +344,11 @@ class _Row:
     def is_across(self, gaps: list[Gap]) -> bool:
         return len(self.shared(gaps)) < len(gaps)
 
-    def split(self, gaps: Sequence[Gap]) -> list[list[Word]]:
-        """Return the words between gaps."""
-        columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
-        middles = [(a + b) / 2 for a, b in gaps]
-        for word in self.words:
-            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
-        return columns
-
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
         phrase = self.is_phrase and self.is_across(gaps)
         across = [phrase or not self.shared([gap]) for gap in gaps]
-        own = self.split([gap for gap, over in zip(gaps, across, strict=True) if not over])
+        own = by_gaps(self.words, [gap for gap, over in zip(gaps, across, strict=True) if not over])
         columns = [[] if over else own.pop(0) for over in [False, *across]]
         columns = [[word for word in words if not is_leader(word)] for words in columns]
         return [[line_of(words)] if words else [] for words in columns]
@@ -414,7 +416,7 @@ class _Region:
             not row.is_phrase or row.is_beside(above) for above, row in pairwise(self.rows)
         ]
 
-    def leaves(self, *, depth: int) -> Iterator[_Column | _Table]:
+    def leaves(self, *, depth: int) -> Iterator[_Column | Table]:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
         plain: list[_Row] = []
         start = 0
@@ -436,20 +438,11 @@ class _Region:
             if not gaps:
                 plain += part
                 continue
-            between = between or _Table(part, gaps).between()
+            table = _GapTable(part, gaps)
+            between = between or table.between()
             if not between:
-                captions = [
-                    at
-                    for at, row in enumerate(part)
-                    if at > 1
-                    and row.is_phrase
-                    and row.is_across(gaps)
-                    and CAPTION.match(line_of(row.words).text)
-                ]
-                if len(captions) == 1:  # another table may begin there
-                    start -= len(part) - captions[0]
-                    part = part[: captions[0]]
-                table = _Table(part, gaps)
+                start -= len(part) - table.end
+                part = part[: table.end]
                 plain += part[: table.first]
             if plain:
                 yield _column(plain, flows)
@@ -464,13 +457,13 @@ class _Region:
         if plain:
             yield _column(plain, flows)
 
-    def _beside(self, rows: list[_Row], gaps: list[Gap], depth: int) -> Iterator[_Column | _Table]:
+    def _beside(self, rows: list[_Row], gaps: list[Gap], depth: int) -> Iterator[_Column | Table]:
         """Yield columns after each other, and the titles across them."""
         for across, group in groupby(rows, lambda row: row.is_across(gaps)):
             if across:
                 yield _column(list(group), False)
                 continue
-            columns = [words for words in _columns(list(group), gaps) if words]
+            columns = [words for words in by_gaps(_words(group), gaps) if words]
             if _is_leftward([word for words in columns for word in words]):
                 columns.reverse()
             for words in columns:
@@ -512,7 +505,7 @@ class _Region:
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
                     best = _Run(sum(counts), end, separating)
-        columns = [row.split(best.gaps) for row in rows[start : best.end]]
+        columns = [by_gaps(row.words, best.gaps) for row in rows[start : best.end]]
         score = sum(sum(map(bool, words)) - 1 for words in columns)
         self.runs[start] = best._replace(score=score)
         return self.runs[start]
@@ -529,7 +522,7 @@ class _Region:
         """Return whether rows are lines of a program. Numbers in columns are none, whatever their
         font.
         """
-        words = [word for row in rows for word in row.words]
+        words = _words(rows)
         behind = [word for word in words if word.left >= gaps[0][1]]
         numbers = sum(NUMERIC.fullmatch(word.text) is not None for word in behind)
         in_font = sum(word.font in self.code for word in words)
@@ -566,10 +559,8 @@ def _are_equal(widths: list[float]) -> bool:
     return len(widths) >= _FEW and equal > _MOST * len(widths)
 
 
-def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
-    """Return the words of rows between gaps."""
-    split = [row.split(gaps) for row in rows]
-    return [list(chain.from_iterable(cells)) for cells in zip(*split, strict=True)]
+def _words(rows: Iterable[_Row]) -> list[Word]:
+    return [word for row in rows for word in row.words]
 
 
 def _column(rows: list[_Row], flows: bool) -> _Column:
@@ -602,7 +593,7 @@ def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     kept = []
     begin = 0  # the first column behind the last gap that is kept
     rows = [row for row in rows if not row.is_across(gaps)]
-    cells = [row.split(gaps) for row in rows]
+    cells = [by_gaps(row.words, gaps) for row in rows]
     for at, gap in enumerate(gaps):
         labels = [[word.text for word in chain(*row[begin : at + 1])] for row in cells]
         beside = [[word.text for word in row[at + 1]] for row in cells]
@@ -654,8 +645,7 @@ def _fits(upper: Line, lower: Line, column: Gap) -> bool:
 
 def _extent(lines: list[Line]) -> Gap:
     """Return where a column of lines begins and ends."""
-    left = min((line.left for line in lines), default=0.0)
-    return left, max((line.right for line in lines), default=0.0)
+    return min(line.left for line in lines), max(line.right for line in lines)
 
 
 def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
@@ -668,7 +658,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     prose = []
     indexes = 0  # columns of words with dots up to their page
     addresses = 0
-    for at, column in enumerate(_columns(rows, gaps)):
+    for at, column in enumerate(by_gaps(_words(rows), gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
         extent = _extent(lines)
@@ -712,34 +702,90 @@ def _is_address(lines: list[str]) -> bool:
     return lines[0] not in numbered and 0 < towns < len(numbered) < _MOST_NUMBERED
 
 
-class _Table:
-    """A table while its lines become rows. `first` and `last` are the lines that belong to it."""
+@dataclass(slots=True)
+class Table:
+    """A table: rows of cells, each the lines of its text, and the gaps between its columns, which
+    white space or drawn lines (`pdf_grid`) showed.
+    """
+
+    rows: list[list[list[Line]]]
+    words: list[Word]
+    gaps: list[Gap]
+
+    @property
+    def columns(self) -> list[Gap]:
+        """Where each column begins and ends."""
+        left = min(word.left for word in self.words)
+        ends = [left, *chain.from_iterable(self.gaps), max(word.right for word in self.words)]
+        return list(zip(ends[::2], ends[1::2], strict=True))
+
+    def part(self) -> PdfPart:
+        """Return the table as a part: its cells as texts, and which rows have names of columns."""
+        rows = [[joined(_join(cell)) for cell in row] for row in self.rows]
+        heads = max(self._own_font(), count_names(rows))
+        for number in range(heads - 1):
+            self._spread(rows, number, heads)
+        return PdfPart(
+            0, "row", rows=rows, words=self.words, gaps=self.gaps, heads=heads, aside=True
+        )
+
+    def _own_font(self) -> int:
+        """Return how many of the first rows are in a font of their own."""
+        fonts = [{line.font for cell in row for line in cell} for row in self.rows]
+        heads = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
+        others = any(fonts[0] & font for font in fonts[heads:])
+        return 0 if others or len(fonts[0]) > 1 or heads > len(fonts) // 2 else heads
+
+    def _spread(self, rows: list[list[str]], number: int, heads: int) -> None:
+        """Repeat each name in a row of names in all columns that it is centered over."""
+        cells = self.rows[number]
+        columns = self.columns
+        own = [at for at, cell in enumerate(cells) if cell]
+        named = [any(row[at] for row in rows[number + 1 : heads]) for at in range(len(cells))]
+        begin = 0
+        for at, after in pairwise([*own, len(cells)]):
+            center = (cells[at][0].left + cells[at][0].right) / 2
+            groups = [
+                (first, end)
+                for first in range(max(begin, at > 0), at + 1)  # not over the labels of rows
+                for end in range(after, at, -1)
+                if all(named[first:end])
+                and end - first < len(cells)  # over all columns is a title
+                and _is_centered(center, columns[first:end])
+            ]
+            first, end = max(groups, key=lambda group: group[1] - group[0], default=(at, at + 1))
+            rows[number][first:end] = [rows[number][at]] * (end - first)
+            begin = end
+
+
+class _GapTable(Table):
+    """A table while its lines become rows. `first` and `last` are the lines that belong to it, and
+    `end` is the line from which on they are not its own.
+    """
 
     def __init__(self, lines: list[_Row], gaps: list[Gap]) -> None:
-        self.gaps = gaps
+        super().__init__([], _words(lines), gaps)
+        columns = self.columns
         cells = [line.cells(gaps) for line in lines]
         filled = [sum(map(bool, row)) > 1 for row in cells]
         named = [
             sum(CAPTION.match(cell[0].text) is not None for cell in row if cell) for row in cells
         ]
+        self.end = len(lines)
         if sum(named) == 1:  # more are a list of tables, or captions beside each other
-            filled[named.index(1)] = False
-        titles = [
-            line.is_across(gaps) and not more for line, more in zip(lines, filled, strict=True)
-        ]
-        others = [row for row, title in zip(cells, titles, strict=True) if not title]
-        self.extents = [
-            _extent([line for cell in column for line in cell])
-            for column in zip(*others, strict=True)
-        ]
+            caption = named.index(1)
+            filled[caption] = False
+            if caption > 1 and any(filled[:caption]) and lines[caption].is_across(gaps):
+                self.end = caption  # another table may begin there
+        del filled[self.end :]
         self.first = filled.index(True) if any(filled) else 0
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
-        self.rows: list[list[list[Line]]] = []
-        for number in range(self.first, len(lines)):
+        for number in range(self.first, self.end):
+            title = lines[number].is_across(gaps) and not filled[number]
             belongs = (
                 bool(self.rows)
-                and not titles[number]
-                and self._belongs(lines[number], lines[number - 1], cells[number])
+                and not title
+                and self._belongs(lines[number], lines[number - 1], cells[number], columns)
             )
             if not belongs:
                 if number >= self.last:
@@ -748,9 +794,11 @@ class _Table:
             self.last = max(self.last, number + 1)
             for whole, cell in zip(self.rows[-1], cells[number], strict=True):
                 whole += cell
-        self.words = [word for line in lines[self.first : self.last] for word in line.words]
+        self.words = _words(lines[self.first : self.last])
 
-    def _belongs(self, line: _Row, above: _Row, cells: list[list[Line]]) -> bool:
+    def _belongs(
+        self, line: _Row, above: _Row, cells: list[list[Line]], columns: Sequence[Gap]
+    ) -> bool:
         """Return whether a line belongs to the last row: it is beside it, or goes on with it."""
         last = self.rows[-1]
         if line.is_beside(above) and not any(map(all, zip(cells, last, strict=True))):
@@ -763,7 +811,7 @@ class _Table:
             short = at == 0 and len(upper.words) == 1  # a name
             fonts = None not in (upper.font, lower.font) and upper.font != lower.font
             goes_on = lower.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
-            if short or fonts or _fits(upper, lower, self.extents[at]):
+            if short or fonts or _fits(upper, lower, columns[at]):
                 return False
             if not goes_on and (new or len(on) > 1):
                 return False
@@ -791,49 +839,12 @@ class _Table:
                 return self.gaps[width - 1 :: width]
         return []
 
-    def part(self) -> PdfPart:
-        part = table_part(self.rows, self.words, self.gaps)
-        part.heads = max(part.heads, count_names(part.rows))
-        for number in range(part.heads - 1):
-            self._spread(part.rows, number, part.heads)
-        return part
 
-    def _spread(self, rows: list[list[str]], number: int, heads: int) -> None:
-        """Repeat each name in a row of names in all columns that it is centered over."""
-        cells = self.rows[number]
-        own = [at for at, cell in enumerate(cells) if cell]
-        named = [any(row[at] for row in rows[number + 1 : heads]) for at in range(len(cells))]
-        begin = 0
-        for at, after in pairwise([*own, len(cells)]):
-            center = (cells[at][0].left + cells[at][0].right) / 2
-            groups = [
-                (first, end)
-                for first in range(max(begin, at > 0), at + 1)  # not over the labels of rows
-                for end in range(after, at, -1)
-                if all(named[first:end]) and self._is_centered(center, first, end - 1)
-            ]
-            first, end = max(groups, key=lambda group: group[1] - group[0], default=(at, at + 1))
-            rows[number][first:end] = [rows[number][at]] * (end - first)
-            begin = end
-
-    def _is_centered(self, place: float, first: int, last: int) -> bool:
-        """Return whether a place is in the middle of columns."""
-        left = self.extents[first][0]
-        right = self.extents[last][1]
-        return abs(left + right - 2 * place) < _CENTERED * (right - left)
-
-
-def table_part(
-    cells: Sequence[Sequence[list[Line]]], words: list[Word], gaps: list[Gap]
-) -> PdfPart:
-    """Return a table of rows of cells, with its words and the gaps between its columns."""
-    rows = [[joined(_join(cell)) for cell in row] for row in cells]
-    fonts = [{line.font for cell in row for line in cell} for row in cells]
-    heads = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
-    others = any(fonts[0] & font for font in fonts[heads:])
-    if others or len(fonts[0]) > 1 or heads > len(fonts) // 2:
-        heads = 0  # only names of columns are in a font of their own
-    return PdfPart(0, "row", rows=rows, words=words, gaps=gaps, heads=heads, aside=True)
+def _is_centered(place: float, columns: Sequence[Gap]) -> bool:
+    """Return whether a place is in the middle of columns."""
+    left = columns[0][0]
+    right = columns[-1][1]
+    return abs(left + right - 2 * place) < _CENTERED * (right - left)
 
 
 def _join(lines: list[Line]) -> str:
