@@ -16,9 +16,9 @@ from benchmarks.results import Say, sentences_alone
 from runnel.files import digest, write
 from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.patterns import (
-    ScoreDocuments,
     DocumentScores,
     PatternQuestion,
+    ScoreDocuments,
     Sentences,
     read_folder,
     read_patterns,

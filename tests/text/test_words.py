@@ -68,22 +68,24 @@ def test_a_part_between_other_characters_has_words_of_the_whole(text):
     ("text", "parts"),
     [
         ("refreshTokenForUser", "refresh token for user"),
-        ("max_retry_count", "max retry count"),
-        ("MAX_RETRY", "max retry"),
+        ("max_retry_count", "max retry count maxretrycount"),
+        ("MAX_RETRY", "max retry maxretry"),
         ("XMLHttpRequest", "xml http request"),
         ("getÜberlauf", "get überlauf"),
         ("файлИмя", "файл имя"),
-        ("foo__bar", "foo bar"),
-        ("__init__ of _read", "init read"),
+        ("foo__bar", "foo bar foobar"),
+        ("__init__ of _read", "init init read read"),
         # a letter alone also belongs to the part behind it
         ("iPhone15", "phone 15 iphone"),
         ("OAuth2Token", "auth token oauth"),
         ("e1107", "1107"),
         ("E-1107", "e1107"),
         ("DEC-0054 and dec0054", "dec0054 dec 0054"),
-        ("max-retry", ""),  # its parts are words of the text
-        ("well-known Words, as NASA says", ""),
-        ("a_b", ""),
+        ("max-retry", "maxretry"),  # its parts are words of the text
+        ("well-known Words, as NASA says", "wellknown"),
+        ("a_b", "ab"),
+        ("E\u20111107 and E\u20131108", "e1107 e1108"),
+        ("v2.3.1, clause 4.2.", "2dot3dot1 4dot2"),
         ("x" * 60 + "-1", ""),
         ("", ""),
     ],
@@ -94,10 +96,19 @@ def test_parts_of_compound_words(text, parts):
 
 
 def test_each_way_to_write_a_name_finds_the_others():
-    for one, other in [("e1107", "E-1107"), ("maxRetry", "max-retry"), ("max_retry", "maxRetry")]:
+    for one, other in [
+        ("e1107", "E-1107"),
+        ("maxRetry", "max-retry"),
+        ("max_retry", "maxRetry"),
+        ("maxretry", "max_retry"),
+        ("wifi", "Wi-Fi"),
+        ("e-mail", "email"),
+        ("v2.3.1", "2.3.1"),
+        ("CVE202144228", "CVE-2021-44228"),
+    ]:
         for first, second in ((one, other), (other, one)):
             assert set(words_of([first])[0]) & set(words_of([second])[0])
-    assert with_parts("iPhone手机3台 in_a Case").endswith(" Case iPhone 手机 3 台 phone")
+    assert with_parts("iPhone手机3台 in_a Case").endswith(" Case iPhone 手机 3 台 phone ina")
 
 
 def test_numbered_words_are_the_same_words_and_those_that_splitting_at_spaces_does_not_find():

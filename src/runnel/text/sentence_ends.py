@@ -147,6 +147,18 @@ _NO_END = tuple(
         (r"\d(?:-| )?(?:mg|ml|kg|mm|cm|in|ft|oz|lb)\.,?\s+\Z", r"\d"),  # 50-mg., 75-mg.
     )
 )
+# The label of an answer in a form: "No. Skip lines 5 and 6", "\u2610 Yes. They pay".
+_ANSWERS = tuple(
+    (re.compile(rf"(?:\A|\n)[ \t]*{box}(?:Yes|YES|No|NO)\.\s+\Z"), re.compile(after))
+    for box, after in (
+        ("[\u25a0-\u25ef\u2610-\u2612\u274d-\u2752\uf06f\uf071\uf0a8]\\s*", ""),
+        (
+            "",
+            r"(?:Skip|Go|Enter|Stop|STOP|Continue|Proceed|Complete|Fill|Use|Attach|Multiply|Divide"
+            r"|Subtract|Add|Answer|Check|Tick|Mark|File|Leave|Figure|Describe|Explain|Specify|List)\b",
+        ),
+    )
+)
 # In these languages a full stop makes a number an ordinal: am 3. Mai, im 19. Jahrhundert.
 _ORDINALS = (
     (
@@ -258,14 +270,16 @@ def sentence_starts(window: str, language: str) -> list[int]:
         if not (
             _BARE.match(window, at)
             or _matches(_NO_END, window, at)
+            or _matches(_ANSWERS, window, at)
             or _matches(_BEFORE_DIGITS.get(spoken, ()), window, at)
             or (ordinals and _matches(_ORDINALS, window, at))
         ):
             starts.add(at)
     # 2. Others.
     for perhaps in _PERHAPS.finditer(window):
-        if perhaps.end() not in starts and _matches(_END, window, perhaps.end()):
-            starts.add(perhaps.end())
+        at = perhaps.end()
+        if at not in starts and _matches(_END, window, at) and not _matches(_ANSWERS, window, at):
+            starts.add(at)
     for note in _NOTE.finditer(window):
         if _NOTED.search(window, max(0, note.start() - _NEAR), note.start()):
             starts.add(note.end())

@@ -33,7 +33,8 @@ _UNSPACED = (
 )
 UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _LETTERS = re.compile(rf"[\w{_UNSPACED}]+")
-_HAS_DIGIT = re.compile(r"\d")
+_DOTTED_NUMBER = re.compile(r"\d+(?:\.\d+)+")  # 2.3.1: a version, a clause, a part number
+_HYPHENS = str.maketrans("\u2010\u2011\u2013", "---")  # as word processors write them
 _MOST_JOINED_CHARS = 40  # of a word that is also indexed without its hyphens
 _MOST_CHARS = 1000  # of a word in which single letters are looked for
 _FULL_WIDTH = re.compile("[\uff01-\uff5e]+")  # letters as wide as a Han character
@@ -58,14 +59,16 @@ def separated(text: str) -> str:
 
 def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
     """Return the parts of a text's compound words in lower case: "refresh" and "token" of
-    refreshToken and refresh_token, "1107" of e1107. If there is a number in it, a word with hyphens
-    or underscores also gives its letters together: "e1107" of E-1107.
+    refreshToken and refresh_token, "1107" of e1107. A word with hyphens or underscores also gives
+    its letters together: "e1107" of E-1107, "email" of e-mail. A number with dots gives one word,
+    "2dot3dot1" of 2.3.1, because a search for its parts finds 3.1.2 as well.
 
     Words that the index finds by itself are not repeated: those between hyphens and, if it splits
     words at underscores (`joined_by=""`), those between underscores.
     """
     words: list[str] = []
-    for match in _COMPOUND.finditer(separated(text)):
+    text = separated(text).translate(_HYPHENS)
+    for match in _COMPOUND.finditer(text):
         whole = match[0]
         if whole.isalpha() and (whole.islower() or whole.isupper() or whole[1:].islower()):
             continue  # an ordinary word: river, USA, Berlin
@@ -80,9 +83,9 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
                     if len(letter) == 1 and (letter + part).isalpha()
                     if len(word) < _MOST_CHARS and letter + part in word[:-1]
                 ]
-        if len(whole) <= _MOST_JOINED_CHARS and _HAS_DIGIT.search(whole) and not whole.isalnum():
+        if len(whole) <= _MOST_JOINED_CHARS and not whole.isalnum():
             words.append(whole.replace("-", "").replace("_", "").lower())
-    return words
+    return words + [number.replace(".", "dot") for number in _DOTTED_NUMBER.findall(text)]
 
 
 def with_parts(text: str) -> str:

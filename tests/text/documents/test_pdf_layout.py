@@ -656,6 +656,69 @@ def test_text_that_is_not_seen_is_left_out_and_reported(read, hidden):
     assert read([body]).warnings == ()
 
 
+@pytest.mark.parametrize(
+    "cover",
+    [
+        "q 0 g 50 490 200 30 re f Q",
+        "q 1 g 50 490 200 30 re f Q",
+        "q 0.5 g 50 490 m 250 490 l 250 520 l 50 520 l h f Q",
+        "q 200 0 0 30 50 490 cm /Im0 Do Q",
+    ],
+    ids=["black", "white", "path", "picture"],
+)
+def test_text_under_a_box_or_a_picture_is_left_out_and_reported(read, cover):
+    body = column(60, EAST)
+    secret = [Placed(60, 500, "secret words"), cover]
+    on_it = Placed(65, 500, "other words on it", before="0.2 g")
+    for page in ([*body, *secret], [*body, *secret, on_it], [*secret, *body]):
+        document = read([page])
+        assert "secret" not in document.text and flat(document).startswith(" ".join(EAST))
+        assert ("other words on it" in document.text) == (on_it in page)
+        (warning,) = document.warnings
+        assert warning.startswith("page 1: ") and "covered" in warning
+
+
+def test_text_beside_or_over_a_box_and_under_a_frame_or_a_transparent_box_stays(read):
+    shown = Placed(60, 500, "words that are seen")
+    box = "50 490 200 30 re"
+    for page in (
+        [shown, f"{box} S"],
+        [shown, f"q /GS1 gs 1 1 0 rg {box} f Q"],
+        [f"0.8 g {box} f 0 g", shown],
+        [shown, "0 g 50 470 200 15 re f"],
+        [shown, "0 g 60 503 90 1 re f"],  # struck out
+    ):
+        document = read([[*column(60, EAST), *page]])
+        assert "words that are seen" in document.text and document.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("initial", "size", "first", "rest", "begin"),
+    [
+        ("T", 30, 2, "he river rises", "The river rises"),
+        ("W", 44, 3, "hen the river", "When the river"),
+        ("T", 30, 2, "HE RIVER rises", "THE RIVER rises"),
+        ("I", 44, 3, "n May it rises", "In May it rises"),
+        ("A", 44, 3, "river that rises", "A river that rises"),
+        ("A", 30, 2, "fter May it", "After May it"),
+        ('"W', 30, 2, "e rise", '"We rise'),
+    ],
+)
+def test_a_large_first_letter_belongs_to_its_word(read, initial, size, first, rest, begin):
+    widths = {"T": 0.61, "W": 0.94, "I": 0.28, "A": 0.67, '"W': 1.3}  # of Helvetica
+    left = 63 + widths[initial] * size
+    lines = [rest + " in the lower", "meadows of the town and floods", "them until June. Then it"]
+    beside = [Placed(left, 700 - 14 * at, line) for at, line in enumerate(lines[:first])]
+    below = [Placed(60, 700 - 14 * at, lines[at]) for at in range(first, 3)]
+    page = [Placed(60, 714 - 14 * first, initial, size), *beside, *below, *column(60, EAST, 620)]
+    assert flat(read([page])).startswith(f"{begin} in the lower meadows of the town and floods")
+
+
+def test_a_large_letter_that_begins_no_word_stays_alone(read):
+    page = [Placed(60, 690, "B", 30), Placed(90, 700, "Quarries and pits"), *column(60, EAST, 620)]
+    assert "B Quarries" in flat(read([page]))
+
+
 def test_text_that_only_looks_hidden_stays(read):
     body = column(60, EAST)
     for before in ("0.9 g", "/GS1 gs", "0 g"):

@@ -133,8 +133,8 @@ def read_sizes(
     weights = {theirs: sizes[ours] for ours, theirs in _NAMES[layout].items()}
     expect_agreement(says, weights, where)
     if layout != BARE:
-        # The rows of the embedding table: the vocabulary rounded up. The original code rounds up to 8
-        # if the config does not say, the others do not.
+        # The rows of the embedding table: the vocabulary rounded up. The original code rounds up
+        # to 8 if the config does not say, the others do not.
         usual = 8 if layout == ORIGINAL else 1
         multiple = whole_number(config, "pad_vocab_size_multiple", where, usual)
         rows = -(-whole_number(config, "vocab_size", where) // multiple) * multiple

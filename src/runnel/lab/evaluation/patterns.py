@@ -189,8 +189,8 @@ class Sentences:
             for pattern in question.patterns
         ]
         answers = np.unique(self._keys[[row for matching in matches for row in matching]])
-        # of each system, for each of `PLACES`: the scores, and "best"; the scores are the same in both
-        # places where the folder has no other document
+        # Of each system, for each of `PLACES`: the scores, and "best". They are the same in both
+        # places where the folder has no other document.
         alone = len(rows) == len(self._keys)
         in_document = self._bm25_of(question.file, rows)(question.query)
         in_folder = in_document if alone else self._bm25_of("", None)(question.query)

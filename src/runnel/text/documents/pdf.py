@@ -287,7 +287,7 @@ class _Writer:
             if part.level:
                 self.canonical.open_heading(part.level, part.text)
             kind = "heading" if titled and part.kind == "paragraph" else part.kind
-            self.canonical.add(part.text, kind, join=part.join)
+            self.canonical.add(part.text, kind)
         self.before = part
 
     def _turn_page(self, page: int) -> None:

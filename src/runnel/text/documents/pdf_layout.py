@@ -26,7 +26,6 @@ from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
-from runnel.text.documents.document import BREAK
 from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader, one_word, turned
 from runnel.text.documents.raised import raised
 from runnel.text.documents.table import count_names
@@ -115,7 +114,6 @@ class PdfPart:
         flows: whether it begins a column, so that the text before it may go on in it.
         full: whether its last line reaches the end of its column.
         aside: whether a sentence of the text may go on behind it.
-        join: whitespace before it.
     """
 
     page: int
@@ -131,7 +129,6 @@ class PdfPart:
     flows: bool = False
     full: bool = False
     aside: bool = False
-    join: str = BREAK
 
     def texts(self) -> list[str]:
         """Return the text, or the cells."""

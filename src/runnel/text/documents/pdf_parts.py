@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from runnel.text.documents.document import BREAK, CONTENTS
+from runnel.text.documents.document import CONTENTS
 from runnel.text.documents.headings import is_title
 from runnel.text.documents.pdf_layout import CAPTION, SENTENCE_END, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
@@ -104,18 +104,12 @@ def join_sentences(pieces: list[PdfPart]) -> list[PdfPart]:
         while (found := _rest(pieces, part, at)) is not None:
             at = found
             rest = pieces[at]
-            passed = any(between.text or between.rows for between in pieces[number + 1 : at])
-            if rest.page == part.page:
-                end = len(rest.text)
-            elif passed:
+            end = len(rest.text)
+            if rest.page != part.page:
                 end = _end_of_sentence(part.text, rest.text)
-            else:
-                end = _end_of_word(part.text, rest.text)
-                rest.join = "\n"
-            if end:
-                part.text = joined(f"{part.text}\n{rest.text[:end].rstrip()}")
-                part.full = rest.full
-                rest.text = rest.text[end:].lstrip()
+            part.text = joined(f"{part.text}\n{rest.text[:end].rstrip()}")
+            part.full = rest.full
+            rest.text = rest.text[end:].lstrip()
             if rest.text:
                 break
     return [part for part in pieces if part.text or part.rows]
@@ -139,16 +133,12 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
         if not (after.flows or after.page > parts[at].page or (number > at + 1 and not passed)):
             return None  # the next paragraph of the column
         split = re.search(rf"[^\W\d_][-{HYPHEN}]\Z", part.text) and first.isalnum()
-        prose = part.full and _IN_SENTENCE.search(part.text) is not None
-        whole = prose and part.text[-1].isalnum() and first.isalnum()
-        return number if first.islower() or split or (whole and not passed) else None
+        prose = _IN_SENTENCE.search(part.text) is not None
+        whole = prose and part.full and part.text[-1].isalnum() and first.isalnum()
+        # a line alone that is not full is a caption or a running head
+        rest = first.islower() and (prose or part.full or after.page == part.page)
+        return number if rest or split or (whole and not passed) else None
     return None
-
-
-def _end_of_word(begin: str, rest: str) -> int:
-    """Return where the second half of a word ends that is split at a page end; 0 if none is."""
-    match = re.match(r"[^\W\d_A-Z]\S*", rest)
-    return match.end() if match and re.search(rf"[^\W\d_][-{HYPHEN}]\Z", begin) else 0
 
 
 def _end_of_sentence(begin: str, rest: str) -> int:
@@ -278,12 +268,10 @@ def _by_lines(part: PdfPart) -> Iterator[PdfPart]:
             pieces.append(("item", [line[bullet.end() :]]))
         else:
             pieces[-1][1].append(line)
-    join = part.join
     for kind, lines in pieces:
         text = "\n".join(lines)
         if text.strip():
-            yield replace(part, kind=kind, text=text, join=join)
-            join = BREAK
+            yield replace(part, kind=kind, text=text)
 
 
 def _entry(line: str) -> str:

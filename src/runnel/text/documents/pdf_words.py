@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
 from math import inf, pi, tan
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -75,6 +75,7 @@ _TINY = (1.0, 0.0025)
 _PIXELS = 1_000_000  # the most pixels of the picture that shows whether pale text is visible
 # the least difference, of 255, between the lightest and the darkest place of visible text
 _CONTRAST = 24
+_MOST_COVERS = 500  # areas and pictures drawn after a text that are looked at
 _FONT_NAME_BYTES = 128
 # points, for lines of text without places
 _LINE = 10.0
@@ -90,6 +91,14 @@ _WIDE = 0.6
 _GAP = 0.8
 # the most distance, in heights, at which a word counts as drawn again in the same place
 _SAME_PLACE = 0.2
+_INITIAL = 1.8  # the least height of a large letter that begins a paragraph
+# the rest of a word that begins with a vowel: a letter, or two that begin no word
+_REST = re.compile(
+    r"[^\W\d_]\b|(?!bl|br|ch|cl|cr|dr|fl|fr|gl|gr|kn|ph|pl|pr|s[chklmnpqtw]|th|tr|tw|wh|wr)"
+    r"[b-df-hj-np-tv-xz]{2}",
+    re.IGNORECASE,
+)
+_SHORT = frozenset("An As At Be By Do Go He If In Is It Me My No Of On Or So To Up Us We".split())
 _UPRIGHT = 4  # the least height of a vertical line of text, in widths
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
 _LOST_LETTERS = re.compile("[ilfhT]+")
@@ -101,7 +110,7 @@ _LETTER_SPACE = 0.18
 _SPACED = 2.0  # the largest space between two words
 _WORD_SPACE = 1.7  # the least space between two words, in spaces between letters
 # the warnings about a page
-HIDDEN = "text that cannot be seen (invisible, white or outside the page) is left out"
+HIDDEN = "text that cannot be seen (invisible, white, covered or outside the page) is left out"
 _WATERMARK = "a watermark is left out"
 _DOUBTFUL = "the font has wrong letters for ligatures such as fi, so words may lack letters"
 _LOST_LINES = "PDFium does not read some lines of vertical text"
@@ -159,6 +168,7 @@ class _Look(NamedTuple):
     pale: bool = False
     faint: bool = False
     turn: float = 0.0  # in radians, off the nearest of the four directions; clockwise
+    drawn: int = 0  # the place in memory of the text object
 
 
 def words_of(page: PdfPage) -> PageWords:
@@ -286,7 +296,7 @@ class _Reader:
             self.faults.add(_LOST_LINES)
         for word in words:
             word.text = word.text.translate(LIGATURES)
-        return PageWords(_spelled(words), self.faults)
+        return PageWords(_with_initials(_spelled(words)), self.faults)
 
     def box(self, at: int) -> Box | None:
         """Return the box of a character; None if it has no extent."""
@@ -319,6 +329,7 @@ class _Reader:
                 filled and lightness >= _PALE,
                 filled and (opacity.value < _OPAQUE or lightness > _FAINT),
                 (turns - round(turns)) * pi / 2,
+                key,
             )
         self.looks[key] = look
         return look
@@ -344,7 +355,9 @@ class _Reader:
                 for at in range(start, end):
                     yield from self._words(at, at + 1, look, line_start or at > start)
                 return
-        core = low if low[3] - low[1] >= high[3] - high[1] else high
+        heights = low[3] - low[1], high[3] - high[1]
+        initial = heights[0] > _INITIAL * heights[1] and self.text[end - 1].islower()
+        core = low if heights[0] >= heights[1] and not initial else high
         if high[2] - low[0] > _WIDE * (core[3] - core[1]) * (end - start):
             cut = self._gap(start, end, look, _GAP * (core[3] - core[1]))
             if cut:  # PDFium leaves out some spaces between cells
@@ -441,13 +454,12 @@ class _Reader:
         seen: list[Word] = []
         places: dict[tuple[str, int, int], Word] = {}
         for word, look in zip(words, looks, strict=True):
-            if _is_copy(word, places):
-                continue
             if (
                 (look.invisible and not scan)
                 or not is_inside(word.box, bounds)
                 or (word.height < tiny and word.right - word.left < tiny * word.length)
                 or (look.pale and not self._is_drawn(word.box))
+                or self._is_covered(word, look, words, looks)
             ):
                 self.faults.add(HIDDEN)
             elif word.height > large and (
@@ -455,9 +467,50 @@ class _Reader:
                 or (look.faint and any(is_inside(w.box, word.box) for w in words if w is not word))
             ):
                 self.faults.add(_WATERMARK)
-            else:
+            elif not _is_copy(word, places):
                 seen.append(word)
         return seen
+
+    @cached_property
+    def _covers(self) -> tuple[list[Box], dict[int, int]]:
+        """The boxes of opaque areas and pictures, in the order in which they are drawn; and by the
+        place in memory of a text object, how many of them are drawn before it.
+        """
+        boxes: list[Box] = []
+        before: dict[int, int] = {}
+        fill = c_int()
+        for drawn in self.page.get_objects():
+            if drawn.type == self.raw.FPDF_PAGEOBJ_TEXT:
+                before[addressof(drawn.raw.contents)] = len(boxes)
+            elif drawn.level == 0 and not self.raw.FPDFPageObj_HasTransparency(drawn):
+                self.raw.FPDFPath_GetDrawMode(drawn, byref(fill), byref(c_int()))
+                if drawn.type == self.raw.FPDF_PAGEOBJ_IMAGE or fill.value:
+                    boxes.append(drawn.get_bounds())
+                    fill.value = 0
+        return boxes, before
+
+    def _is_covered(
+        self, word: Word, look: _Look, words: Sequence[Word], looks: Sequence[_Look]
+    ) -> bool:
+        """Return whether something is drawn over a word, with nothing or another word on it."""
+        boxes, before = self._covers
+        first = before.get(look.drawn, len(boxes))
+        left, bottom, right, top = word.box
+        covers = [
+            number
+            for number, box in enumerate(boxes[first : first + _MOST_COVERS], first)
+            if box[0] < left + 1 and right - 1 < box[2] and box[1] < (bottom + top) / 2 < box[3]
+        ]
+        return bool(covers) and (
+            not self._is_drawn(word.box)
+            or any(
+                before.get(its_look.drawn, 0) > covers[0]
+                and other.box[0] < right
+                and left < other.box[2]
+                and other.box[1] < (bottom + top) / 2 < other.box[3]
+                for other, its_look in zip(words, looks, strict=True)
+            )
+        )
 
     @cached_property
     def _picture(self) -> NDArray[np.uint8]:
@@ -579,6 +632,34 @@ def _spelled(words: list[Word]) -> list[Word]:
         else:
             runs.append([word])
     return [word for run in runs for word in _without_spaces(run)]
+
+
+def _with_initials(words: list[Word]) -> list[Word]:
+    """Join a large letter at the beginning of a paragraph to the rest of its word, in the highest
+    line beside it, or to the next word if it is a word itself: "A", "I", "O".
+    """
+    usual = median([word.height for word in words] or [0.0])
+    initials = [
+        word
+        for word in words
+        if word.height > _INITIAL * usual and len(word.text) <= 2 and word.text[-1].isupper()
+    ]
+    for initial in initials:
+        beside = [
+            word
+            for word in words
+            if abs(word.left - initial.right) < word.height < initial.height / _INITIAL
+            and initial.bottom < word.center < initial.top
+            and word.angle == initial.angle
+        ]
+        first = max(beside, key=attrgetter("center"), default=initial)
+        small = first.text[0].islower() or (first.text.isupper() and len(beside) > 1)
+        short = (initial.text[-1] + first.text).capitalize() in _SHORT
+        if small and (short or len(first.text) > 1):  # not the sign of a sum
+            ends = initial.text[-1] not in "AIO" or _REST.match(first.text)
+            first.text = initial.text + ("" if ends else " ") + first.text
+            words.remove(initial)
+    return words
 
 
 def _are_letters(before: Word, word: Word) -> bool:
