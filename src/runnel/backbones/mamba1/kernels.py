@@ -3,7 +3,7 @@
     T  tokens      S  sequences      R  rows of the pool      L  layers
     Di  channels, a multiple of 16
     N  state size      w  conv width      G  = Di / 16 tiles
-    W  = 2 Di columns of the input projection
+    W  columns of the input projection, 2 Di
 
 In order, per block: `conv_silu` reads the x columns of the projection; after the products that make
 dt, B and C, `gated_scan` runs the recurrence and reads the z columns. For each channel, with its
