@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from helpers.command_line import FakeRetriever
@@ -446,6 +447,26 @@ def test_a_copy_inside_the_roots_stands_for_one_outside(tmp_path):
     assert [hit.source for hit in found.documents] == [str(tmp_path / "root" / "mine.txt")]
     assert "swordfish" in found.documents[0].sentences[0].text
     assert str(tmp_path / "a") not in shown(found)
+
+
+@pytest.mark.parametrize("folder", ["a", "b", "a/deep"])
+def test_a_search_in_a_folder_finds_its_copy_of_a_document(tmp_path, folder):
+    """Whichever copy ranks first, and if what is said is equal and the texts are not."""
+    text = "The gate opens at nine. The password is swordfish. Bring a lamp."
+    for name in ("a/1.txt", "b/1.txt", "b/2.txt", "a/deep/2.txt", "c/0.txt", "c/z.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text if name[-3:] == "txt" else text + "\n\nOther words.")
+    for n in range(30):
+        (tmp_path / "c" / f"copy{n}.txt").write_text(text)
+    with Index.create(tmp_path / "library") as index:
+        index.add_files([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
+    found = tools.search("what is the password", 5, 5, file=folder)
+    (document,) = found.documents
+    assert Path(document.source).is_relative_to(tmp_path / folder) and not found.notes
+    assert "swordfish" in document.sentences[0].text
+    sentences = tools.find("what is the password", f"index:{folder}", 1).sentences
+    assert [Path(s.file.removeprefix("index:")).parts[0] for s in sentences] == [folder[0]]
 
 
 def test_text_of_documents_is_marked_as_such(tools, tmp_path):

@@ -47,7 +47,6 @@ _DIGITS = 12  # the least of a SHA-256 that identify a document, and those in te
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
 _MESSAGE_CHARS = 250  # characters of the JSON-RPC message around an answer
-_SPREAD = 4  # by how much to ask for more documents if too few of the found ones may be shown
 
 File = Annotated[str, Field(description="Path below the allowed folders, or a name from search.")]
 Files = Annotated[
@@ -230,42 +229,31 @@ class Tools:
         within = (file or "").removeprefix(INDEXED)
         root = self._documents.target_of(within) if within else None
         count = TokenCount(progress)
+        hidden: list[str] = []  # files outside of the allowed folders
+
+        def is_wanted(source: str) -> bool:
+            if not self._documents.shows(source):
+                hidden.append(source)
+                return False
+            return root is None or root.covers(Path(source))
+
         with self._models.index(notes, count.part()) as index:
-            conditions = parse_conditions(where or [], index.store.settings.fields)
-            asked = top_k
-            while True:  # documents of files outside of the allowed folders are left out
-                hits = index.search(
-                    query, asked, where=conditions, sentences=sentences, progress=count.part()
-                )
-                shown = list(filter(None, map(self._shown, hits)))
-                wanted = [hit for hit in shown if root is None or root.covers(Path(hit.source))]
-                if len(wanted) >= top_k or len(hits) < asked:
-                    break
-                asked *= _SPREAD
-        if root is not None and not wanted:
+            hits = index.search(
+                query,
+                top_k,
+                where=parse_conditions(where or [], index.store.settings.fields),
+                of_file=is_wanted,
+                sentences=sentences,
+                progress=count.part(),
+            )
+        if root is not None and not hits:
             notes.append(
                 f"no document of the index in {short_name(within)!r} was found; files with path"
                 f" {INDEXED!r} lists the index"
             )
-        if len(shown) < len(hits):
+        if hidden:
             notes.append("documents of files outside of the allowed folders are not shown")
-        return wanted[:top_k]
-
-    def _shown(self, hit: Hit) -> Hit | None:
-        """Return a document of an allowed folder; in place of another its first copy that is in
-        one, None if there is none.
-        """
-        if self._documents.shows(hit.source):
-            return hit
-        copy = next((place for place in hit.also if self._documents.shows(place.file)), None)
-        if copy is None:
-            return None
-        # the best sentence, at its place in the copy
-        sentences = tuple(
-            replace(best, **vars(copy), before="", after="") for best in hit.sentences[:1]
-        )
-        name = copy.file if copy.id is None else f"{copy.file}#{copy.id}"
-        return replace(hit, id=name, source=copy.file, title="", sentences=sentences, also=())
+        return hits
 
     def find(
         self,

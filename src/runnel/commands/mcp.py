@@ -70,7 +70,7 @@ def mcp(
         )
         return 0
     if not http:
-        parameters.refuse({"--port": port, "--json": as_json}, "needs --http")
+        parameters.refuse({"--port": port is not None, "--json": as_json}, "needs --http")
     parameters.refuse(
         {"--http": http and (install or uninstall)}, "has no effect on a configuration"
     )

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -317,6 +317,7 @@ class Index:
         *,
         where: Filter | None = None,
         among: Collection[str] | None = None,
+        of_file: Callable[[str], bool] = lambda source: True,
         dense_weight: float | None = None,
         rerank: int | None = None,
         read: int | None = None,
@@ -332,6 +333,8 @@ class Index:
                 2020}}.
             among: ids of the documents to search (default: all); unknown ids are ignored, and a
                 text is one id.
+            of_file: whether the documents of a file (`Hit.source`) may be results and copies;
+                default: of every file.
             dense_weight: of dense ranks, relative to 1 for lexical ranks (default: 1 for a model
                 that scores sentence vectors, such as pocket, and 0.2 for others; docs/search.md).
                 0: words alone; math.inf: meaning alone.
@@ -353,7 +356,8 @@ class Index:
         """
         stages = Stages(dense_weight, rerank, read, sentences, language)
         timings = {} if timings is None else timings
-        arguments = (query, top_k, where or {}, among, stages, timings, TokenCount(progress))
+        count = TokenCount(progress)
+        arguments = (query, top_k, where or {}, among, of_file, stages, timings, count)
         try:
             return self._pipeline.search(*arguments)
         except StoreError:

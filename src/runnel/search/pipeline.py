@@ -8,7 +8,7 @@ copies, named with the hit.
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -93,6 +93,7 @@ class Pipeline:
         top_k: int,
         where: Filter,
         among: Collection[str] | None,
+        of_file: Callable[[str], bool],
         stages: Stages,
         timings: dict[str, float],
         count: TokenCount,
@@ -122,16 +123,19 @@ class Pipeline:
             documents_stored = self._store.last_commit().documents
             top_k = min(top_k, documents_stored)
             rerank = min(rerank, documents_stored)
-        # 2. Two rankings of documents, by vectors and by words, deeper if copies fill them.
+        # 2. Two rankings of documents, by vectors and by words, deeper if copies or documents of
+        #    other files fill them.
         depth = max(_DEPTH, 4 * top_k, 4 * rerank)
         passages = self._store.last_commit().passages
         while True:
             lists = self._first_stage(query, where_conditions, depth, weights, timings, count)
             names = [name for name, _ in fuse(lists, weights)]
-            candidates = _Candidates(self._store, names)
+            candidates = _Candidates(self._store, names, of_file)
             with _timed(timings, "fetch"):
                 candidates.fetch(max(top_k, rerank))
-            if len(candidates.rows) >= max(top_k, rerank) or not candidates.copies:
+            if len(candidates.rows) >= max(top_k, rerank) or (
+                len(candidates.rows) == candidates.fetched
+            ):
                 break
             if depth >= passages:
                 break
@@ -341,12 +345,15 @@ class Pipeline:
 
 
 class _Candidates:
-    """The documents of a ranking, fetched as far as they are needed: of equal texts the first."""
+    """The documents of a ranking whose file is wanted (`of_file`), fetched as far as they are
+    needed: of equal texts the first.
+    """
 
-    def __init__(self, store: Store, names: Sequence[str]) -> None:
+    def __init__(self, store: Store, names: Sequence[str], of_file: Callable[[str], bool]) -> None:
         self._store = store
         self._names = names
-        self._fetched = 0
+        self._of_file = of_file
+        self.fetched = 0
         self._first: dict[str, str] = {}  # SHA-256 of a text -> the name of its first document
         self.rows: dict[str, DocumentRow] = {}  # by id, documents with different texts
         # by id of a document in `rows`, documents with the same text; without the text
@@ -354,13 +361,13 @@ class _Candidates:
 
     def fetch(self, count: int) -> None:
         """Fetch documents until `count` have different texts, or there are no more."""
-        while len(self.rows) < count and self._fetched < len(self._names):
-            names = self._names[self._fetched : self._fetched + count - len(self.rows)]
-            self._fetched += len(names)
+        while len(self.rows) < count and self.fetched < len(self._names):
+            names = self._names[self.fetched : self.fetched + count - len(self.rows)]
+            self.fetched += len(names)
             documents = self._store.documents(names)
             for name in names:
                 # Qdrant reads live: the document may have been removed since
-                if name not in documents:
+                if name not in documents or not self._of_file(documents[name].source):
                     continue
                 first = self._first.setdefault(digest(documents[name].text), name)
                 if first == name:
