@@ -95,7 +95,8 @@ class VectorScorer:
         self, documents: Iterable[SentenceTokens], progress: Progress | None = None
     ) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
-        count = TokenCount(progress)
+        # a caller that also reports before the first token has a count of its own
+        count = progress if isinstance(progress, TokenCount) else TokenCount(progress)
         laid, unread = tee(
             SentenceSums(self.model, tokens, passages=self._passages) for tokens in documents
         )
