@@ -173,6 +173,12 @@ class TokenCount:
             self.total = (self.total or 0) + tokens(text)
             yield text
 
+    def __call__(self, done: int, total: int | None) -> None:
+        """Take over the count of a part of the work that counts from 0; as its `progress`."""
+        self.done = done
+        self.total = total
+        self.add(0)
+
     def through(self, items: Iterable[Text]) -> Iterator[Text]:
         """Yield items that take long to find, and report before each, so that `progress` can stop
         the call although no token is read.

@@ -41,6 +41,7 @@ OPTIONS = {
     "rerank q": "DOCUMENTS missing",
     "rerank --queries q.tsv --run r": "--corpus, --to missing",
     "mcp --port 80": "--port",
+    "mcp --port 0": "--port",
     "mcp --no-update --in x": "--no-update",
     "ray notes": "--to",
     "index --keep-missing": "--keep-missing needs --to",

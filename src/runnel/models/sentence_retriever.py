@@ -268,7 +268,7 @@ class SentenceRetriever:
                 tokens = sentence_tokens(
                     self.model, self.scorer.template, unread, unit, language, count.through
                 )
-                yield from self.scorer.scan(read, tokens, count.part(totals=True))
+                yield from self.scorer.scan(read, tokens, count)
                 continue
             for document in cast("Iterator[SentenceVectors]", group):
                 _check_units(document, unit)
@@ -299,7 +299,7 @@ class SentenceRetriever:
         tokens = sentence_tokens(
             self.model, self.scorer.template, documents, unit, language, count.through
         )
-        yield from self._remembering().read(tokens, count.part(totals=True))
+        yield from self._remembering().read(tokens, count)
 
     def explain(
         self, query: str, document: SentenceVectors | Scored, index: int

@@ -112,7 +112,7 @@ def split_sentences(
     Raises:
         InputError: `language` is not a code.
     """
-    language = _expected(language, text)
+    language = check_language(language, text)
     # blocks, which no sentence crosses; the sentences of each; spans from these to the next
     starts = (
         at
@@ -135,7 +135,7 @@ def split_document(
     if isinstance(document, str) or not document.blocks:
         return split_sentences(text_of(document), language, max_chars, through=through)
     text = document.text
-    language = _expected(language, text)
+    language = check_language(language, text)
     starts: list[int] = []
     for block in document.blocks:
         if block.kind in _WHOLE:
@@ -146,15 +146,12 @@ def split_document(
     return tile(starts, len(text))
 
 
-def check_language(language: object) -> None:
-    """Raise InputError if a value is neither "auto" nor a code of a language."""
+def check_language(language: object, text: str = "") -> str:
+    """Return the code of a language; "auto" is the language of the text. Raise InputError if the
+    value is neither "auto" nor a code.
+    """
     if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
         raise InputError(f"language is {language!r}; expected a code such as 'en', or 'auto'")
-
-
-def _expected(language: str, text: str) -> str:
-    """Return the code of a language; "auto" is the text's."""
-    check_language(language)
     return language_of(text) if language == "auto" else language
 
 

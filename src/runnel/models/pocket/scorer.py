@@ -108,9 +108,10 @@ class VectorScorer:
         self, documents: Iterable[SentenceTokens], progress: Progress | None = None
     ) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
+        # a caller that also reports before the first token has a count of its own
+        count = progress if isinstance(progress, TokenCount) else TokenCount(progress)
         # A step of the encoder has blocks of several documents, so their rows are laid out ahead;
         # `tee` keeps each document's sums until its hidden vectors come.
-        count = TokenCount(progress)
         laid, unread = tee(
             SentenceSums(self.model, tokens, passages=self._passages) for tokens in documents
         )
