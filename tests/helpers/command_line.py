@@ -162,9 +162,6 @@ class FakeRetriever:
             for one in scored
         ]
 
-    def nearness(self, scored: Scored) -> float:
-        return 0.0
-
 
 class SlowRetriever(FakeRetriever):
     """Reads in steps until it is stopped; the test waits for `started` and `stopped`."""
@@ -175,15 +172,8 @@ class SlowRetriever(FakeRetriever):
         self.stopped = threading.Event()
 
     def first_look(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText],
-        *,
-        unit: str | None = None,
-        language: str = "auto",
-        progress: Progress = None,
+        self, query: str, documents: Iterable[str | DocumentText], *, progress: Any = None, **_: Any
     ) -> Iterator[Scored]:
-        assert progress is not None
         list(documents)
         try:
             for done in range(1, 100_000):

@@ -11,7 +11,7 @@ from numba import njit
 from numba.core.errors import TypingError
 from torch import Tensor
 
-from runnel.ops.matmul import FloatWeights, multiply, pack, pack_floats, pack_int8
+from runnel.ops.matmul import FloatWeights, multiply, pack, pack_floats
 from runnel.ops.numba_math import StepMemory, aligned_zeros, as_array, parallel
 from runnel.ops.simd import BLOCK, address
 
@@ -139,4 +139,4 @@ def test_weights_of_8_bits_are_torchs() -> None:
         45
     ).sub(38).clamp(max=0)
     expected = as_array((q.float() * scale[:, None]).to(torch.bfloat16))  # with denormal numbers
-    assert np.array_equal(unpack(pack_int8(q.numpy(), scale.numpy()), 255), expected)
+    assert np.array_equal(unpack(pack(q.numpy(), scale.numpy()), 255), expected)

@@ -101,6 +101,18 @@ OTHERS = [
         "Llegó a las 5 p. m. del 3 de mayo. ¦Lo dijo D. Manuel. ¦Véase la pág. 27, párr. 2. ¦El fin.",
     ),
     ("es", "—¿Viene usted? —preguntó ella. ¦—Sí. ¦«Qué bien», pensó. ¦Son aprox. 400."),
+    # a letter or a Roman number that begins a block
+    ("en", "Q.   And where were you? ¦It was late."),
+    ("en", "A.   In the pump room. ¦The alarm rang."),
+    ("en", "A. The tenant pays. ¦It does."),
+    ("en", "II. Term of the lease"),
+    ("en", "See 12 U.S.C. § 1841 et seq. and Rev. 3 of Doc. 12. ¦Ft. Worth is not."),
+    ("fr", "« Qui est là ? » demanda-t-il. ¦« C'est moi. » ¦Mme. Durand vint. ¦« Non. »"),
+    ("en", "Ruiz, Carla, Gartenstr. 9, 4051 Basel"),
+    ("it", "Vedi art. 5, pag. 12. ¦È chiaro."),
+    ("nl", "Zie art. 5, blz. 12. ¦Het is o.a. duidelijk."),
+    ("ru", "См. рис. 3 и табл. 4. ¦Это ясно."),
+    ("sv", "Den 3 maj kom han, t.ex. med tåg. ¦Sedan gick han."),
 ]
 
 
@@ -138,25 +150,3 @@ def test_no_word_is_cut_that_is_shorter_than_the_limit():
     text = " ".join(f"word{number}" for number in range(2000))
     pieces = [text[start:end] for start, end in split_sentences(text).tolist()]
     assert [word for piece in pieces for word in piece.split()] == text.split()
-
-
-@pytest.mark.parametrize(
-    ("language", "marked"),
-    [
-        # a letter or a Roman number that begins a block
-        ("en", "Q.   And where were you? ¦It was late."),
-        ("en", "A.   In the pump room. ¦The alarm rang."),
-        ("en", "A. The tenant pays. ¦It does."),
-        ("en", "II. Term of the lease"),
-        ("en", "See 12 U.S.C. § 1841 et seq. and Rev. 3 of Doc. 12. ¦Ft. Worth is not."),
-        ("fr", "« Qui est là ? » demanda-t-il. ¦« C'est moi. » ¦Mme. Durand vint. ¦« Non. »"),
-        ("en", "Ruiz, Carla, Gartenstr. 9, 4051 Basel"),
-        ("it", "Vedi art. 5, pag. 12. ¦È chiaro."),
-        ("nl", "Zie art. 5, blz. 12. ¦Het is o.a. duidelijk."),
-        ("ru", "См. рис. 3 и табл. 4. ¦Это ясно."),
-        ("sv", "Den 3 maj kom han, t.ex. med tåg. ¦Sedan gick han."),
-    ],
-)
-def test_letters_that_begin_blocks_and_other_languages(language, marked):
-    text, places = unmarked(marked)
-    assert starts(text, language) == places

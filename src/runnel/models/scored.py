@@ -45,6 +45,7 @@ class FirstLook:
     # (4,) numbers by which the document is judged (`first_look` in `models/pocket/looks.py`): its
     # best score, the mean of its best cosines, the share of the query's idf in it, its length
     facts: np.ndarray
+    nearness: float  # what `scores` lack to be compared with the scores of other documents
 
 
 @dataclass(frozen=True, eq=False)

@@ -245,14 +245,6 @@ class SentenceRetriever:
             for document, look in zip(scored, again, strict=True)
         ]
 
-    def nearness(self, scored: Scored) -> float:
-        """Return what the first look's scores of a document lack to be compared with those of other
-        documents.
-        """
-        if self._judging is None or scored.first is None:
-            return 0.0
-        return self._judging.head.nearness(scored.first.facts)
-
     def first_look(
         self,
         query: str,

@@ -6,7 +6,7 @@ matrix tiles (Intel AMX) if it has them, else by vectors.
     word  32 bits: one number in fp32, two in bf16
     LANES  16 numbers, one vector      TILE_COLUMNS  32, or 16 without AVX-512      BLOCK  32 tokens
 
-`pack`, `pack_floats` and `pack_int8` lay out the weights of a layer once. `multiply` divides a
+`pack` and `pack_floats` lay out the weights of a layer once. `multiply` divides a
 product into tasks, some tokens times one panel (TILE_COLUMNS outputs):
 
     multiply -> _multiply, tasks on all cores -> _panel, one task -> _multiply_rows, BLOCK tokens
@@ -95,9 +95,21 @@ class FloatWeights(NamedTuple):
     outputs: int  # N
 
 
-def pack(weight: NDArray[np.uint16]) -> FloatWeights:
-    """Lay weights out for `multiply`: bf16 bits (N, K), C-contiguous."""
-    return _packed(weight, np.ones(len(weight), np.float32))
+def pack(
+    weight: NDArray[np.uint16] | NDArray[np.int8], scale: NDArray[np.float32] | None = None
+) -> FloatWeights:
+    """Lay weights out for `multiply` in bf16: bits (N, K), C-contiguous, or their products with
+    scale (N,) if they are in 8 bits, rounded with ties to even.
+    """
+    outputs, inputs = weight.shape
+    scales = np.ones(outputs, np.float32) if scale is None else scale
+    words = aligned_zeros(
+        ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32
+    )
+    stages = StepMemory().scratch("stages", LANES * LANES).rows
+    with parallel():
+        _pack(weight, scales, words, stages.view(np.uint16).reshape(-1, LANES, _DEPTH))
+    return FloatWeights(words, outputs)
 
 
 def pack_floats(weight: NDArray[np.float32]) -> FloatWeights:
@@ -107,24 +119,6 @@ def pack_floats(weight: NDArray[np.float32]) -> FloatWeights:
     for panel, target in enumerate(words):
         rows = weight[panel * TILE_COLUMNS : (panel + 1) * TILE_COLUMNS]
         target[:, : len(rows)] = rows.T
-    return FloatWeights(words, outputs)
-
-
-def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> FloatWeights:
-    """Lay out the products of q (N, K), C-contiguous, and scale (N,) as weights in bf16, rounded
-    with ties to even.
-    """
-    return _packed(q, scale)
-
-
-def _packed(source: Array, scale: NDArray[np.float32]) -> FloatWeights:
-    outputs, inputs = source.shape
-    words = aligned_zeros(
-        ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32
-    )
-    stages = StepMemory().scratch("stages", LANES * LANES).rows
-    with parallel():
-        _pack(source, scale, words, stages.view(np.uint16).reshape(-1, LANES, _DEPTH))
     return FloatWeights(words, outputs)
 
 

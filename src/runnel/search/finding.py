@@ -196,8 +196,9 @@ class _Pool:
     # each with the texts whose places in it are counted
     documents: dict[int, tuple[FileDocument, Scored, Collection[str]]] = field(default_factory=dict)
 
-    def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
-        """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
+    def add(self, number: int, source: FileDocument, scored: Scored) -> None:
+        """Add a document; numbers grow."""
+        nearness = 0.0 if scored.first is None else scored.first.nearness
         groups = group_repeats(scored.ranked(), self.most, self.best)
         sentences = {wording(group[0].text): sorted(group, key=_PLACE) for group in groups}
         for text, group in zip(sentences, groups, strict=True):
@@ -282,7 +283,7 @@ def find(
             continue
         scored = next(scores)
         findings.count(source.file, source.document, len(scored))
-        pool.add(number, source, scored, retriever.nearness(scored))
+        pool.add(number, source, scored)
     # 3. The second look at the best sentences of all documents together.
     looked = retriever.second_look([scored for _, scored, _ in pool.documents.values()])
     findings.answers = highest(scored.answers for scored in looked)

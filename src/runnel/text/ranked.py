@@ -23,11 +23,13 @@ class RankedText:
 
     Attributes:
         source: the text of the document.
-        document: the text as it is ranked, with its blocks; for a string, a string.
+        text: the text as it is ranked.
+        document: this text with its blocks; for a string, a string.
         kept: where each character of the text is in `source`, ascending; None: it is the same text.
     """
 
     source: str
+    text: str
     document: str | DocumentText
     kept: np.ndarray | None = None
 
@@ -36,7 +38,7 @@ class RankedText:
         """Return a document as it is ranked."""
         source = text_of(document)
         if isinstance(document, str) or not document.unread:
-            return RankedText(source, document)
+            return RankedText(source, source, document)
         keeps = np.ones(len(source), bool)
         parts = []
         at = 0
@@ -58,12 +60,8 @@ class RankedText:
             for block, (start, end) in zip(document.blocks, edges.tolist(), strict=True)
             if start < end
         )
-        return RankedText(source, replace(document, text=text, blocks=blocks, unread=()), kept)
-
-    @property
-    def text(self) -> str:
-        """The text as it is ranked."""
-        return text_of(self.document)
+        ranked = replace(document, text=text, blocks=blocks, unread=())
+        return RankedText(source, text, ranked, kept)
 
     def origin(self, spans: np.ndarray) -> np.ndarray:
         """Return spans of the source, which tile it, for spans (any, 2) that tile the text. The

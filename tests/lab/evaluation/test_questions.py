@@ -8,7 +8,8 @@ import pytest
 from helpers.places import answering, place
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.own import DEPTH, ask, locate, read_questions, summarize, values_of
+from runnel.lab.evaluation.metrics import mean
+from runnel.lab.evaluation.own import DEPTH, ask, locate, read_questions, values_of
 from runnel.models.scored import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
@@ -191,7 +192,7 @@ def test_what_went_wrong(asked):
         far.problem["text"] == "the expected text is not in notes/cats.md as it was indexed"
         and right.problem is None
     )
-    found = summarize([answer.values for answer in answers])
+    found = mean({number: answer.values for number, answer in enumerate(answers)})
     assert found["hits@1"] == pytest.approx(1 / 5) and found["hits@3"] == pytest.approx(2 / 5)
     assert found["MRR"] == pytest.approx((1 + 1 / 3) / 5) and "place MRR" not in low.values
     # of the questions that expect a place

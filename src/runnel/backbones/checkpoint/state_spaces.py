@@ -13,7 +13,7 @@ A reader calls, in this order:
     sort_tensors   the backbone's tensors by runnel's names, and a scanner's head. A single-pass
                    scanner (paper E) is a published model that scores sentences: a Mamba with one
                    more linear layer, `binary_head`
-    find_layout    the layout; raises for options that change what is computed (`refuse_options`)
+    find_layout    the layout; raises for options that change what is computed
     read_sizes     sizes from the tensors; where the config says them too, it must agree
     ssm_options    `ssm_cfg`; `refuse_ssm` raises for keys of it that runnel does not know
 """
@@ -104,8 +104,9 @@ def find_layout(config: Mapping[str, object], title: str, where: str) -> str:
         )
     else:
         return BARE
-    refuse_options(config, where)
-    expect_options(config, {"d_intermediate": (*OFF, 0)}, where)
+    # options of the original formats that change the computation: attention, another norm
+    known = {"attn_layer_idx": OFF, "rms_norm": (True,), "d_intermediate": (*OFF, 0)}
+    expect_options(config, known, where)
     return layout
 
 
@@ -132,8 +133,11 @@ def read_sizes(
     weights = {theirs: sizes[ours] for ours, theirs in _NAMES[layout].items()}
     expect_agreement(says, weights, where)
     if layout != BARE:
-        # the original code rounds up to 8 if the config does not say, the others do not
-        rows = padded_vocab(config, where, multiple=8 if layout == ORIGINAL else 1)
+        # The rows of the embedding table are the vocabulary rounded up. The original code rounds up
+        # to 8 if the config does not say, the others do not.
+        usual = 8 if layout == ORIGINAL else 1
+        multiple = whole_number(config, "pad_vocab_size_multiple", where, usual)
+        rows = -(-whole_number(config, "vocab_size", where) // multiple) * multiple
         expect_agreement({"vocab_size": rows}, {"vocab_size": vocab}, where)
     if layout == TRANSFORMERS:  # `norm_epsilon` is not in the original files, always 1e-5
         sizes["norm_eps"] = number(
@@ -147,13 +151,6 @@ def ssm_options(config: Mapping[str, Any]) -> dict[str, object]:
     return dict(config.get("ssm_cfg") or {})
 
 
-def refuse_options(config: Mapping[str, object], where: str) -> None:
-    """Raise CheckpointError for options of the original formats that change the computation:
-    attention, another norm.
-    """
-    expect_options(config, {"attn_layer_idx": OFF, "rms_norm": (True,)}, where)
-
-
 def refuse_ssm(ssm: Mapping[str, object], known: Set[str], where: str) -> None:
     """Raise CheckpointError for keys of ssm_cfg that are neither known nor without effect on the
     computation.
@@ -163,12 +160,6 @@ def refuse_ssm(ssm: Mapping[str, object], known: Set[str], where: str) -> None:
             f"{where}: ssm_cfg has options that runnel does not know: {some(unknown)}; its vectors"
             " would be a guess"
         )
-
-
-def padded_vocab(config: Mapping[str, object], where: str, multiple: int) -> int:
-    """Return the rows of the embedding table: the vocabulary rounded up."""
-    multiple = whole_number(config, "pad_vocab_size_multiple", where, multiple)
-    return -(-whole_number(config, "vocab_size", where) // multiple) * multiple
 
 
 def sort_tensors(

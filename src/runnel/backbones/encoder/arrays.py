@@ -334,9 +334,7 @@ class ArrayEncoder(EncoderShape):
         if self.numbers is np.float32:
             packed = matmul.pack_floats(self.floats(f"{name}.weight"))
         else:
-            packed = (
-                matmul.pack(bf16_bits(array)) if scale is None else matmul.pack_int8(array, scale)
-            )
+            packed = matmul.pack(bf16_bits(array) if scale is None else array, scale)
         return partial(_multiply, packed, memory)
 
     @property

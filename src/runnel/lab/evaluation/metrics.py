@@ -103,9 +103,10 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 
 
 def mean(values: Mapping[Any, Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over queries."""
-    first = next(iter(values.values()), {})
-    return {metric: float(np.mean([row[metric] for row in values.values()])) for metric in first}
+    """Return the mean of each metric over the queries that have it."""
+    rows = values.values()
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
 
 def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from runnel.checks import by_id, refuse_when
@@ -23,7 +22,7 @@ from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.jobs.loading import note_compiling
 from runnel.jobs.runs import WorkPlan, resumed_rows
-from runnel.lab.evaluation.metrics import Measured, results_folder, save
+from runnel.lab.evaluation.metrics import Measured, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of
 from runnel.lab.training.triples import read_named
@@ -302,14 +301,6 @@ def _wrong_place(hit: Hit, sentence: int | None) -> str:
     )
 
 
-def summarize(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric: metrics of files over all questions, metrics of places over
-    the questions that expect a place.
-    """
-    names = dict.fromkeys(name for row in values for name in row)
-    return {name: fmean(row[name] for row in values if name in row) for name in names}
-
-
 def _short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= 70 else words[:70].rsplit(" ", 1)[0] + " ..."
@@ -410,7 +401,7 @@ def _measure(
         "queries": len(questions),
         "places": sum(question.has_place for question in questions),
         "documents": len(index),
-        "metrics": summarize(list(values.values())),
+        "metrics": mean(values),  # of places: over the questions that expect a place
         "answers": [
             {
                 "id": question.id,

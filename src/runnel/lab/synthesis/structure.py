@@ -168,7 +168,10 @@ class _Sentences:
         ]
         paragraphs = {trim(text, a, b)[0] for a, b in split_paragraphs(text).tolist()}
         # for each sentence, whether it is the first of a paragraph or of a list's item
-        self.begins = [start in paragraphs or self._is_item(start) for start, _ in self.spans]
+        self.begins = [
+            start in paragraphs or self.is_item(number)
+            for number, (start, _) in enumerate(self.spans)
+        ]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -187,7 +190,10 @@ class _Sentences:
 
     def is_item(self, number: int) -> bool:
         """Return whether a sentence begins an item of a list."""
-        return self._is_item(self.spans[number][0])
+        start = self.spans[number][0]
+        return self.kind_at(start) == "item" or bool(
+            re.match(r"[-*+\u2022\u2023\u25e6]\s", self.text[start : start + 2])
+        )
 
     def is_prose(self, number: int) -> bool:
         """Return whether a sentence can be an answer: it has a few words and an end, and is not in
@@ -206,11 +212,6 @@ class _Sentences:
 
     def span(self, numbers: Sequence[int]) -> Span:
         return self.spans[numbers[0]][0], self.spans[numbers[-1]][1]
-
-    def _is_item(self, start: int) -> bool:
-        return self.kind_at(start) == "item" or bool(
-            re.match(r"[-*+\u2022\u2023\u25e6]\s", self.text[start : start + 2])
-        )
 
 
 def _sections(sentences: _Sentences) -> Iterator[_Section]:

@@ -419,7 +419,7 @@ class Judge(LateInteraction):
     document: Linear = field(
         init=False, metadata={"layer": (FACTS, 1), "fill": 0.0}
     )  # the logit that a document answers
-    # weights of the first four facts, to choose among documents
+    # weights of the first four facts: `FirstLook.nearness` is their weighted sum
     near: Floats = field(
         init=False, default_factory=partial(np.array, [0.0, 16.0, 2.0, 0.0], np.float32)
     )
@@ -427,12 +427,6 @@ class Judge(LateInteraction):
     calibration: Floats = field(init=False, default_factory=partial(np.array, UNFIT, np.float32))
     # the judge's score of a sentence that is not read again, set by a fit
     floor: Floats = field(init=False, default_factory=partial(np.array, 4.0, np.float32))
-
-    def nearness(self, facts: np.ndarray) -> float:
-        """Return what is added to the scores of a document's sentences when the best of several
-        documents are read again.
-        """
-        return float(facts.astype(np.float32) @ self.near)
 
 
 KINDS: dict[str, type[ArrayHead]] = {  # by the names that `head_kind` gives them

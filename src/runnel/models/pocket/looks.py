@@ -106,11 +106,10 @@ def first_look(
     plain: np.ndarray,
     cosines: np.ndarray,
     features: np.ndarray,
-    *,
-    leading: bool,
+    judge: Judge | None,
 ) -> FirstLook:
-    """Return the first look at a document. With `leading`, as a judge expects, titles pass a share
-    of their scores to the text below them, and asides are no answers.
+    """Return the first look at a document. If a judge follows, titles pass a share of their scores
+    to the text below them, and asides are no answers.
 
     The four facts about the document are the best score, the mean of the best cosines, the share of
     the query's idf in the document, and its length; all are 0 if no sentence has a token.
@@ -122,7 +121,7 @@ def first_look(
             these.
     """
     scores = plain
-    if leading:
+    if judge is not None:
         kinds = document.kinds
         passed = plain + _LEAD * leads(plain, kinds) - _TITLE * np.isin(kinds, TITLES)
         scores = np.where(kinds == ASIDE, -np.inf, passed).astype(np.float32)
@@ -131,7 +130,8 @@ def first_look(
         nearest = np.sort(cosines)[-_NEAREST:].mean()
         length = np.log1p(len(cosines)) / 8
         facts[:] = plain.max(), nearest, features[0, _DOCUMENT_IDF], length
-    return FirstLook(query, document, plain, scores, facts)
+    nearness = 0.0 if judge is None else float(facts.astype(np.float32) @ judge.near)
+    return FirstLook(query, document, plain, scores, facts, nearness)
 
 
 def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -266,10 +266,10 @@ class Judging:
         """Return the pairs (document, sentence) of the sentences to read again."""
         pairs: list[tuple[float, int, int]] = []
         for d, look in enumerate(looks):
-            near = self.head.nearness(look.facts)
-            best = top(look.scores, READ_AGAIN)
             pairs += [
-                (-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf
+                (-float(look.scores[s]) - look.nearness, d, int(s))
+                for s in top(look.scores, READ_AGAIN)
+                if look.scores[s] > -np.inf
             ]
         return [
             (d, s)
@@ -307,7 +307,7 @@ class Judging:
         read: at most `_PAIRS`, or `_PAIRS_TOGETHER` if more than `READ_AGAIN` were chosen, as only
         several documents have. The others get the least of the scores.
         """
-        before = [look.scores[s] + self.head.nearness(look.facts) for look, s in chosen]
+        before = [look.scores[s] + look.nearness for look, s in chosen]
         best = top(before + judge_only, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
         # The query, with the one marker after it, is the prompt of each row; it takes at most half
         # of a block, so that the sentence has the other half.
@@ -385,7 +385,7 @@ class Judging:
         judged = np.where(known, again, floor + lowest)
         from_titles = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
         if not self.head.calibrated:
-            scores = look.scores + self.head.nearness(look.facts) + judged + from_titles
+            scores = look.scores + look.nearness + judged + from_titles
             return SecondLook(
                 scores.astype(np.float32), None, known, judged, judge_only, from_titles
             )

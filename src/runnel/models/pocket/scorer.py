@@ -175,8 +175,8 @@ class VectorScorer:
         full, vectors, features = self.inputs(query, document)
         plain[full] = self._head(query.vector, vectors, features)
         cosines = vectors @ query.vector
-        leading = self.judging is not None
-        first = first_look(query.ids, document, plain, cosines, features, leading=leading)
+        judge = None if self.judging is None else self.judging.head
+        first = first_look(query.ids, document, plain, cosines, features, judge)
         return Scored(document.text, document.spans, first.scores, document.kinds, first)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
