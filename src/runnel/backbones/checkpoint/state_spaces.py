@@ -13,7 +13,7 @@ A reader calls, in this order:
     sort_tensors   the backbone's tensors by runnel's names, and a scanner's head. A single-pass
                    scanner (paper E) is a published model that scores sentences: a Mamba with one
                    more linear layer, `binary_head`
-    find_layout    the layout; raises for options that change what is computed (`refuse_options`)
+    find_layout    the layout; raises for options that change what is computed
     read_sizes     sizes from the tensors; where the config says them too, it must agree
     ssm_options    `ssm_cfg`; `refuse_ssm` raises for keys of it that runnel does not know
 """
