@@ -155,7 +155,8 @@ _ANSWERS = tuple(
         (
             "",
             r"(?:Skip|Go|Enter|Stop|STOP|Continue|Proceed|Complete|Fill|Use|Attach|Multiply|Divide"
-            r"|Subtract|Add|Answer|Check|Tick|Mark|File|Leave|Figure|Describe|Explain|Specify|List)\b",
+            r"|Subtract|Add|Answer|Check|Tick|Mark|File|Leave|Figure|Describe|Explain|Specify"
+            r"|List)\b",
         ),
     )
 )

@@ -9,6 +9,8 @@ from helpers.texts import repeat
 from runnel.files import Decoded
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.entries import LINES
+from runnel.text.documents.table import row_words
+from runnel.text.ranked import RankedText
 from runnel.text.sentences import split_document
 
 
@@ -332,6 +334,57 @@ def test_a_table_of_org_has_its_caption_and_what_is_above_it_is_none_of_its_rows
     document = plain("#+CAPTION: Rents\n| Name | Age |\n|---+---|\n| Ana | 30 |")
     assert shown(document)[0] == ("paragraph", "#+CAPTION: Rents")
     assert leads(document) == {"| Ana | 30 |": ("Rents", "", "Name", "Age", "")}
+
+
+RENTS = '.Rents\n[cols="1,1,2", {}]\n|===\n{}\n|===\nText below it.'
+
+
+@pytest.mark.parametrize(
+    ("table", "heads", "rows"),
+    [
+        (
+            "|House |Flat |Rent\n|Oak |1A |1200\n|Elm |2B |1300",
+            "|House |Flat |Rent",
+            ["House: Oak; Flat: 1A; Rent: 1200", "House: Elm; Flat: 2B; Rent: 1300"],
+        ),
+        (  # cells over lines, with blank lines, a list, and a bar that is none
+            "|House\n|Flat\n|Rent\n\n|Oak\n|1A\na|\n* 1200\n\n* heat \\| water\n\n|Elm |2B |",
+            "|House\n|Flat\n|Rent",
+            [r"House: Oak; Flat: 1A; Rent: * 1200 * heat \| water", "House: Elm; Flat: 2B"],
+        ),
+        (  # merged cells
+            "|House 2+|Rent\n.2+|Oak |1A ^| 1200\n|1B |1300\n2+|whole |900\n3*|none",
+            "|House 2+|Rent",
+            [
+                "House: Oak; Rent: 1A; Rent: 1200",
+                "House: Oak; Rent: 1B; Rent: 1300",
+                "House: whole; Rent: 900",
+                "House: none",
+            ],
+        ),
+    ],
+)
+def test_tables_of_asciidoc_are_rows_that_know_their_names(table, heads, rows):
+    document = plain("The list.\n\n" + RENTS.format('options="header"', table))
+    assert [words for kind, words in shown(document) if kind == "heads"] == [heads]
+    ranked = RankedText.of(document)
+    assert [
+        row_words(ranked.text, block) for block in ranked.document.blocks if block.kind == "row"
+    ] == [f"Rents; {row}" for row in rows]
+    assert shown(document)[-1] == ("paragraph", "Text below it.")
+
+
+def test_tables_of_asciidoc_without_cells_with_bars_or_without_names_or_an_end():
+    body = "Name,Age\n\nAna,30\n\n= 41, Bob"
+    for text in (f",===\n{body}\n,===", f'[format="csv"]\n|===\n{body}\n|==='):
+        assert list(leads(plain(text)).values()) == [("", "Name,Age")] * 2
+    rows = [words for kind, words in shown(plain("|===\n|A |B\n|C |D\n|===")) if kind == "row"]
+    assert rows == ["|A |B", "|C |D"]
+    assert shown(plain("|===\n|A |B\n\n== Costs\n\nThey rise."))[1:] == [
+        ("heading", "== Costs"),
+        ("paragraph", "They rise."),
+    ]
+    check(plain("|===\n" * 999 + "|a\n" * 999))
 
 
 def test_a_transcript_with_a_name_in_brackets_and_a_time_is_read_turn_by_turn():

@@ -23,6 +23,7 @@ from runnel.errors import ReadError, UnsupportedKind
 from runnel.files import Decoded
 from runnel.formats import FORMATS, Format
 from runnel.records import Places
+from runnel.text.documents.asciidoc import tables_in
 from runnel.text.documents.entries import SECTIONS, Entries
 from runnel.text.documents.headings import titles_in
 from runnel.text.documents.titles import is_filled_in
@@ -439,16 +440,25 @@ def add_plain(canonical: Canonical, text: str) -> None:
     """
     marks = _PlainMarks(canonical, text)
     titles = deque(() if marks.entries.log or marks.unread.turns else titles_in(text))
-    for end in marks.unread.paragraph_ends(text):
+    tables = dict(tables_in(text))
+    for end in sorted({*marks.unread.paragraph_ends(text), *tables}):
+        if end < marks.start:  # in a table
+            continue
         while titles and titles[0][0] < end:
             first, last, level, title = titles.popleft()
-            # not the head of a page, or a turn
-            if marks.unread.joins(first, first + 1) or marks.entries.is_turn(text[first:last]):
+            # not in a table, the head of a page, or a turn
+            if (
+                first < marks.start
+                or marks.unread.joins(first, first + 1)
+                or marks.entries.is_turn(text[first:last])
+            ):
                 continue
             marks.add_lines(first)
             canonical.open_heading(level, title)
             marks.add(last, "heading")
         marks.add_lines(end)
+        for block in tables.get(end, ()):
+            marks.add(*block)
 
 
 class _PlainMarks:
@@ -464,34 +474,34 @@ class _PlainMarks:
         canonical.unread += [
             (self.offset + start, self.offset + end) for start, end in self.unread.spans
         ]
-        self._start = 0  # the end of the block before
+        self.start = 0  # the end of the block before
 
     def add(self, last: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add the text up to `last` as a block, unless it is blank; form feeds in it are counted as
         ends of pages.
         """
-        words = self.text[self._start : last].strip()
-        first = last - len(self.text[self._start : last].lstrip())
+        words = self.text[self.start : last].strip()
+        first = last - len(self.text[self.start : last].lstrip())
         if self.canonical.page is not None:
-            self.canonical.page += self.text.count("\f", self._start, first)
+            self.canonical.page += self.text.count("\f", self.start, first)
         if words:
             start = self.offset + first
             self.canonical.mark(start, start + len(words), kind, lead)
         if self.canonical.page is not None:
             self.canonical.page += self.text.count("\f", first, last)
-        self._start = last
+        self.start = last
 
     def add_lines(self, last: int) -> None:
         """Add the text up to `last`: its entries, or a paragraph."""
         # 1. A turn of a transcript is an entry.
         if turns := self.unread.turns:
-            self.add(last, "line" if self._start >= turns[0] else "paragraph")
+            self.add(last, "line" if self.start >= turns[0] else "paragraph")
             return
         # 2. The entries of its lines, from `at` on; none if it is blank or goes on below.
-        body = self.text[self._start : last].rstrip()
-        at = self._start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
+        body = self.text[self.start : last].rstrip()
+        at = self.start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
         whole = not body or self.unread.joins(at, last)
-        lines = [] if whole else self.text[at : self._start + len(body)].split("\n")
+        lines = [] if whole else self.text[at : self.start + len(body)].split("\n")
         found = self.entries.of(lines) if lines else []
         if not found:
             self.canonical.close_headings(SECTIONS)

@@ -27,6 +27,7 @@ from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
 from runnel.text.documents.flow import spanned
 from runnel.text.documents.headings import ITEM
+from runnel.text.documents.merged_cells import Cell, MergedCells
 from runnel.text.documents.unread import ENTITY, character_of, unread_in
 
 # ---- lines
@@ -281,46 +282,21 @@ class _Marks:
 
     def _add_html_rows(self, start: int, end: int) -> None:
         """Add the rows of a table in html, with the names of its columns, and with the values of
-        cells that reach down from the rows above.
-
-        A cell over two columns (colspan) names both; below names that reach over several rows, a
-        column has all of its names: "Costs 2024". A value that reaches down (rowspan) is not in the
-        text of the rows below; their lead has it beside the caption: "Table 1; Year: 2024".
+        cells that reach down from the rows above: `MergedCells`.
         """
-        names: dict[int, str] = {}  # by column, from 0
-        reaching: dict[int, tuple[int, str]] = {}  # by column: for how many more rows, value
-        caption = ""
-        has_values = False  # a row of values has been added: the rows below are no names
+        merged = MergedCells()
         for row in _TABLE_ROW.finditer(self.text, start, end):
-            cells = _CELL.findall(row[0])
-            if not cells:
-                caption = _words(row[0])
-                self._mark(*row.span(), "paragraph")
-                continue
-            above = {column: value for column, (_, value) in reaching.items()}
-            reaching = {column: (n - 1, value) for column, (n, value) in reaching.items() if n > 1}
-            columns = []
-            heads = not has_values and all(sign in "hH" for sign, _, _ in cells)
-            has_values = not heads
-            column = 0  # the first that no cell of this row has yet
-            for _, attributes, content in cells:
+            cells = []
+            for sign, attributes, content in _CELL.findall(row[0]):
                 spans = {name.lower(): spanned(count) for name, count in _SPAN.findall(attributes)}
-                while column in above:
-                    column += 1
-                columns.append(column)
-                column += spans.get("col", 1)
-                for place in range(columns[-1], column):
-                    if spans.get("row", 1) > 1:
-                        reaching[place] = spans["row"] - 1, _words(content)
-                    if heads:
-                        names[place] = f"{names.get(place, '')} {_words(content)}".strip()
-            values = (f"{names.get(column, '')}: {value}" for column, value in above.items())
-            # `table.row_words` splits a row at its tags: what is before the first has the name ""
-            lead = "; ".join(filter(None, (caption, *values))), "", *map(names.get, columns)
-            if heads:
-                self._mark(*row.span(), HEADS)
+                size = spans.get("col", 1), spans.get("row", 1)
+                cells.append(Cell(_words(content), *size, sign in "hH"))
+            if cells:
+                lead = merged.add(cells)
+                self._mark(*row.span(), "row" if lead else HEADS, lead)
             else:
-                self._mark(*row.span(), "row", tuple(name or "" for name in lead))
+                merged.caption = _words(row[0])
+                self._mark(*row.span(), "paragraph")
 
     def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block with its lead, and what is not read in it: all of "unread", none of code."""

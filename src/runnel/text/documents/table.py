@@ -13,11 +13,12 @@ from itertools import pairwise
 from runnel.text.documents.document import HEADS, Block, Canonical
 
 SEPARATOR = " | "
-# What separates cells: a bar, or in Markdown the tags of a table in html. Spaces are matched from
-# their first on, so that many take no time.
+# What separates cells: a bar, in AsciiDoc with its span ("2+|"), or in Markdown the tags of
+# a table in html. Spaces are matched from their first on, so that many take no time.
 _PARTS = r"(?:</?t(?:able|head|body|foot|r)\b[^>]*>\s*)"
 _BAR = re.compile(
-    r"(?:(?<![ \t])[ \t]++)?(?<!\\)\|[ \t]*"
+    r"(?:(?<!\s)\s++)?(?:(?<!\S)(?:(?:\d+|\d*\.\d+)[+*]|[<^>])[<^>.]*[adehlmsv]?"
+    r"|(?:(?<=\n)|\A(?=.*\n))[adehlmsv])?(?<!\\)\|\s*"
     rf"|(?:(?<!\s)\s++)?(?:</t[dh]>\s*{_PARTS}*|{_PARTS}+|(?=<t[dh]\b))(?:<t[dh]\b[^>]*>\s*)?"
     r"|\Z",
     re.IGNORECASE,
