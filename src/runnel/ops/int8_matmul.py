@@ -17,7 +17,7 @@ nothing: 128 times the sum of a group's weights is subtracted at the start of th
     -> _by_tiles, or _by_vectors
 
 Tiles multiply where the bytes of a group fill whole rows of tiles, 64 bytes; else vectors do. The
-results of both are the same bits. `pack` lays out the weights once; `unpack` is for saving them.
+results of both are the same bits. `pack` lays out the weights once; `unpack` undoes it.
 
 The inputs become bytes with `quantize_row`, a group at a time: in the kernel before, if it computes
 all numbers of a group together, else in `quantize_rows`. NaN and infinity enter the scale, and so
