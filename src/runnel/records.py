@@ -1,5 +1,11 @@
 """Plain records shared by all layers: documents, sentences, places and hits, and how probabilities
 and texts in them are written.
+
+    Document             a text with an id       Sentence      a scored sentence of it
+    Places               what a document's characters are: pages, headings, kinds of blocks
+    Place                characters of a document, as a user finds them in the file
+    AnsweringSentence    a `Place` with the score of the sentence there, for answers
+    Hit                  a ranked document, with its answering sentences and an `Explanation`
 """
 
 from __future__ import annotations
@@ -21,7 +27,9 @@ from runnel.formats import LINES
 
 # emphasis and code of Markdown at the edges of words, and the signs of quoted lines
 _MARKUP = re.compile(r"(?m)^[ \t]*>[> \t]*|(?<!\w)[*_`]+|[*_`]+(?!\w)")
+# curly quotation marks, each with the straight one
 _STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\u201e", '\'\'"""')
+# what `trimmed` takes: a record with a text, a start and an end
 SentenceOrPlace = TypeVar("SentenceOrPlace", "Sentence", "AnsweringSentence")
 
 
@@ -68,6 +76,7 @@ class Sentence:
 
 def probability(score: float) -> float:
     """Return the probability that a calibrated score stands for: its sigmoid."""
+    # as a tanh, because exp(-score) overflows
     return (1 + math.tanh(score / 2)) / 2
 
 
@@ -129,11 +138,18 @@ def wording(text: str) -> str:
 
 @dataclass(frozen=True)
 class Places:
-    """Pages, headings and leads of a document.
+    """Pages, headings and kinds of the blocks of a document, as an index stores them.
 
-    `blocks`: JSON of {"blocks": [[start, end, kind, page, number of the heading path, number of the
-        lead], ...], "paths": [[title, ...], ...], "leads": [[words, ...], ...], "unread": [[start,
-        end], ...]}, or "".
+    `blocks` is the JSON that `DocumentText.places` (`text/documents/document.py`) writes, an object
+    with four parts, or "" for a document without blocks. In it, path and lead are numbers from 0 in
+    the lists of these parts:
+
+        "blocks"  [[start, end, kind, page, path, lead], ...], in order: paragraphs, headings, rows
+                  and so on, by `kind` (`Block`)
+        "paths"   [[title, ...], ...]: the headings above a block, outermost first
+        "leads"   [[words, ...], ...]: of a row of a table, its caption, then the names of its
+                  columns
+        "unread"  [[start, end], ...]: characters that are shown but not read, such as markup
     """
 
     blocks: str = ""
@@ -154,7 +170,7 @@ class Places:
 
     @cached_property
     def wire(self) -> dict[str, Any]:
-        """The parts of `blocks` by name."""
+        """The JSON of `blocks`, parsed: its four parts by name."""
         if not self.blocks:
             return {"blocks": [], "paths": [], "leads": [], "unread": []}
         return json.loads(self.blocks)
@@ -169,9 +185,11 @@ class Places:
 class Place:
     """Characters [start, end) of a document's text, which has this SHA-256 in UTF-8.
 
-    `line` (of the first word) and `page` count from 1; `id` is a row's. A document of an index
-    without a file has its own id as `file`. `table_row` is a row of a table as it is shown, with
-    its caption and the names of its columns; None: `text` is shown.
+    `line` (of the first word) and `page` count from 1. `kind` is the file's format (`formats.py`).
+    `id` is the row's, if the document is one row of a file of rows (jsonl, csv, tsv); else None. A
+    document of an index without a file has its own id as `file`. `table_row` is set for a row of a
+    table inside a document: the row as it is shown, with the caption and the names of the columns;
+    None: `text` is shown.
     """
 
     file: str
@@ -239,14 +257,14 @@ class AnsweringSentence(Place):
     before: str = ""
     after: str = ""
     also: tuple[Place, ...] = ()
-    also_omitted: int = 0  # other places that are counted, and not in `also`
+    also_omitted: int = 0  # how many more places there are than are listed in `also`
     parts: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
     """A document's rank in a list, from 1 (None: it is not in the list), and what this adds to its
-    score.
+    score (docs/search.md has the formula).
     """
 
     rank: int | None
@@ -261,7 +279,7 @@ class Explanation:
 
     meaning: RankPart  # among the nearest vectors
     words: RankPart  # among the highest BM25 scores
-    reranked: RankPart
+    reranked: RankPart  # among the reranked documents, by `relevance`
     # what orders the reranked documents (docs/search.md); None if it was not reranked
     relevance: float | None
 
@@ -309,8 +327,8 @@ class Hit:
 def group_repeats(
     sentences: Iterable[Sentence], count: int, also: Collection[str] = ()
 ) -> list[list[Sentence]]:
-    """Group sentences, best first, that have the same wording: the first `count` groups, and the
-    groups of the wordings `also`.
+    """Group sentences, best first, that have the same wording (`wording`): the first `count`
+    groups, and those of the wordings `also`, wherever they come.
     """
     groups: dict[str, list[Sentence]] = {}
     for sentence in sentences:

@@ -1,5 +1,17 @@
-"""Requests to read a text, their progress and their results. The engine runs them for inference,
-training runs them with a graph.
+"""Requests to read a text, their progress and their results. The engine (`engine.py`) runs them for
+inference, training runs them with a graph.
+
+    Request, Result        what to read and what to return; what came
+    Progress, TokenCount   the tokens read so far, for a caller's progress bar
+    RangeSums              weighted sums over ranges of a text that is read in segments
+    Call, OpenRequest      a caller's requests, and one of them while it is read: a reading
+    pack, Packed           the tokens of a step
+
+A step runs the backbone over the next tokens of one reading or several, laid end to end. What it
+reads of one text is a segment. A backbone without a state that goes from token to token reads a
+text in blocks, parts that must be read in one step; there, a segment has whole blocks. A mark is a
+number of a token, with a vector for each kind of mark: number times vector is added to the token's
+embedding.
 
 Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment,
 in fp64 across segments.
@@ -7,8 +19,9 @@ in fp64 across segments.
 Hidden vectors are arrays in a model without torch, and tensors in others; results computed from
 them are of the same kind.
 
-    T  tokens of a text      n  tokens of a segment      P  positions      B  ranges
-    D  width of hidden vectors      K  kinds of mark
+    T  tokens of a text      n  tokens of a segment      t  tokens of a step
+    P  positions of a request, p of them in a segment      B  ranges      k  rows of `RangeSums`
+    D  width of hidden vectors      K  kinds of mark      V  token ids, the vocabulary
 """
 
 from __future__ import annotations
@@ -79,7 +92,8 @@ class Request:
         ids: (T,) token ids, T >= 1; may be empty if `positions` is empty and no state is kept.
         positions: (P,) tokens whose hidden vectors to return, in any order (default: the last; none
             with `ranges` or `take`).
-        ranges: (B, 2) token ranges [start, end) whose weighted sums to return, in any order.
+        ranges: (B, 2) token ranges [start, end): return the sum of the hidden vectors of each, each
+            vector times the weight of its token id (`Engine`'s `weight`), in any order.
         take: called for each segment with the number of its first token and its hidden vectors (n,
             D) fp32, on the CPU.
         state: the state (one row) to start from. It is not changed, so several requests may share
@@ -98,7 +112,7 @@ class Request:
     keep_state: bool = False
     marks: np.ndarray | None = None
     tag: Any = None
-    _cancelled: bool = field(default=False, repr=False)
+    _cancelled: bool = field(default=False, repr=False)  # the engine looks at it in each step
 
     def cancel(self) -> None:
         """Drop the request at the next step; its result is a `Cancelled` error. Safe to call from
@@ -211,6 +225,10 @@ class RangeSums:
 
     The ranges' edges cut the text into stretches. Each stretch is summed separately, so a small sum
     is not lost next to a large one. A row (D + 1,) fp64 is a sum with the sum of its weights.
+
+    For each segment, `part` computes its rows where the hidden vectors are, and `add` keeps them
+    (an engine, after it has moved them to the CPU); at the end `result` adds the stretches of each range. `take_complete` gives what is
+    ready before the end.
     """
 
     def __init__(self, ranges: np.ndarray) -> None:
@@ -230,8 +248,9 @@ class RangeSums:
         """
         a = max(start, int(self._edges[0]))
         b = min(start + len(hidden), int(self._edges[-1]))
-        if a >= b:
+        if a >= b:  # no rows, of D + 1 columns
             return _sums(hidden[:0], weights[:0], self._edges[:0])
+        # stretches [first, last) have tokens in [a, b)
         first = int(np.searchsorted(self._edges, a, side="right")) - 1
         last = int(np.searchsorted(self._edges, b))
         inside = slice(a - start, b - start)
@@ -248,7 +267,8 @@ class RangeSums:
             rows = _join([rows[:1] + self._open, rows[1:]])
         if complete or not self._closed:
             self._closed.append(rows[:complete])
-        if len(rows):  # the graph of the open row reaches back to its own tokens alone
+        # in training, the graph of the open row reaches back to tokens of its stretch alone
+        if len(rows):
             self._open = rows[complete:] if complete < len(rows) else None
 
     def take_complete(self) -> tuple[int, Array]:
@@ -257,7 +277,7 @@ class RangeSums:
         """
         rows = self._all_closed()
         self._closed = []
-        first = self._next - len(rows)
+        first = self._next - len(rows)  # the first stretch completed since the last call
         a, b = np.searchsorted(self._stretches[:, 0], [first, self._next])
         return int(a), rows[self._stretches[a:b, 0] - first]
 
@@ -270,6 +290,8 @@ class RangeSums:
         single = last - first == 1
         if bool(single.all()):
             return stretches[first]
+        # A range of several stretches is a difference of running sums; a single stretch is taken as
+        # it is, so that small sums stay exact.
         before = _join([filled(stretches, 0.0, 1, stretches.shape[1]), stretches.cumsum(0)])
         rows = before[last] - before[first]
         rows[single] = stretches[first[single]]
@@ -346,10 +368,11 @@ class Call:
 
 
 class OpenRequest:
-    """A request that is being read: what it has given so far, and in an engine its call and its
-    pool row (-1: none).
+    """A reading, a request that is being read: what it has given so far, and in an engine its call
+    and its row in the pool of states (-1: none).
 
-    `ends`: of the text's blocks (`Backbone.block_ends`).
+    `ends`: the end of each block of the text (`Blocks.block_ends`); None: blocks may end
+    after any token.
     """
 
     def __init__(
@@ -389,6 +412,7 @@ class OpenRequest:
         """
         first, last = np.searchsorted(self._positions, [start, start + len(hidden)])
         picked = hidden[self._positions[first:last] - start] if first < last else hidden[:0]
+        # without ranges, no rows
         return picked, hidden[:0] if self._sums is None else self._sums.part(start, hidden, weights)
 
     def add(self, count: int, picked: Array, rows: Array) -> None:
@@ -403,7 +427,8 @@ class OpenRequest:
         """Return the hidden vectors (k, D) and rows of the newly complete ranges, which must be in
         order and not overlap.
 
-        Each range has one position. Without ranges: of all positions read.
+        The request must have one position for each range, in the same order. Without ranges: the
+        hidden vectors of all positions read since the last call.
         """
         hidden = _join(self._picked)
         rows = hidden[:0]
@@ -425,11 +450,12 @@ class OpenRequest:
 
     @property
     def left(self) -> int:
+        """How many tokens are still to be read."""
         return len(self.ids) - self.done
 
     @property
     def least(self) -> int:
-        """Return the number of tokens of the next block."""
+        """The number of tokens of the next block, the least that a step can read."""
         return (
             1
             if self.ends is None
@@ -444,7 +470,7 @@ class OpenRequest:
         return np.diff(self.ends[first:last], prepend=self.done).tolist()
 
     def most(self, room: int) -> int:
-        """Return how many tokens of whole blocks fit into `room` next."""
+        """Return how many tokens a step can read next: whole blocks that fit into `room` tokens."""
         if self.ends is None:
             return max(0, min(self.left, room))
         count = int(np.searchsorted(self.ends, self.done + room, side="right"))
@@ -453,7 +479,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """The tokens of a step: the next ones of several readings, laid end to end."""
+    """The tokens of a step: the next ones of several readings (`OpenRequest`), laid end to end."""
 
     # the requests of the step, with the number of tokens of each
     shares: Sequence[tuple[OpenRequest, int]]
@@ -471,8 +497,8 @@ class Packed:
         ]
 
     def parts(self, hidden: Array, weight: Array | None) -> list[tuple[Array, Array]]:
-        """Return the `part` of each reading, with hidden (t, D); `weight` (V,) of each id in
-        ranges, None: 1.
+        """Return the `part` of each reading, with hidden (t, D). `weight` (V,): the weight of each
+        token id in the sums over ranges; None: 1.
         """
         weights = filled(hidden, 1.0, len(hidden)) if weight is None else weight[self.ids]
         if not isinstance(weights, np.ndarray):

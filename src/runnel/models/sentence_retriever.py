@@ -5,6 +5,17 @@ Recurrent models read the query first and then the document (`models/recurrent/s
 with a `VectorScore` head reads the document alone, only once for all queries
 (`models/pocket/scorer.py`).
 
+The first look scores every sentence of a document. A model with stored vectors and a judge head
+(pocket) then takes a second look (`models/pocket/looks.py`): it reads the best sentences again, and
+says how probable it is that the document answers at all (`Scored.answers`).
+
+    score            the sentences of one document; `retrieve`: the best of them
+    scan, score_many many documents, each with a second look of its own
+    rank             many documents, with one second look for all, at the best sentences of all
+    first_look, second_look  the two stages of `scan` and `rank`
+    remember         the vectors of documents (`SentenceVectors`), to score without reading again
+    explain          the parts of a sentence's score
+
     S  sentences of a document
 """
 
@@ -58,7 +69,8 @@ class SentenceRetriever:
         self.model = model
         self.scorer = sentence_scorer(model)
         self._vectors = self.scorer if isinstance(self.scorer, VectorScorer) else None
-        self._judging = None if self._vectors is None else self._vectors.judging
+        # takes the second look; None without a judge head
+        self._judge = None if self._vectors is None else self._vectors.judging
         # whether `remember` can read documents before a query
         self.remembers = self.scorer.remembers
 
@@ -70,10 +82,11 @@ class SentenceRetriever:
         return self.scorer.calibrated
 
     def calibrated_for(self, scored: Scored) -> bool:
-        """Return whether that holds for these scores: not if the model's judge does not know the
-        script of the query, so that it does not say whether the document answers.
+        """Return whether the model is calibrated for these scores. A model with a judge is only if
+        there was a second look and it said whether the document answers (`answers`), which it does
+        not for a query in a script that the judge does not know.
         """
-        return self.scorer.calibrated if self._judging is None else scored.answers is not None
+        return self.scorer.calibrated if self._judge is None else scored.answers is not None
 
     @classmethod
     def load(
@@ -116,13 +129,14 @@ class SentenceRetriever:
                 the unit of the published single-pass scanners) or "paragraph"; default: the unit
                 that the model was trained on.
             spans: (S, 2) character spans to score instead of units; the text between them is read
-                too. In-document word statistics count the text between two spans as a sentence.
+                too. Scores depend on how many sentences of the document have a word; there, the
+                text between two spans counts as a sentence.
             language: language of the document, for sentence boundaries (ISO 639-1); "auto": as its
                 first 2,000 letters tell.
             window, stride: read windows of `window` tokens that start `stride` tokens apart, each
                 from the query alone, and average the scores of sentences in several windows, as in
-                paper E (120000 and 60000); for comparison only. A sentence that fits into no window
-                gets the score -inf. For recurrent models.
+                paper E (docs/papers.md; 120000 and 60000); for comparison only. A sentence that
+                fits into no window gets the score -inf. For recurrent models.
             progress: called after each step with (tokens done, total tokens).
 
         Raises:
@@ -135,7 +149,7 @@ class SentenceRetriever:
                 self.scan(query, [document], unit=unit, language=language, progress=progress)
             ).sentences()
         _check_units(document, unit, spans, window)
-        assert not isinstance(document, SentenceVectors)
+        assert not isinstance(document, SentenceVectors)  # `_check_units` refuses it
         if spans is None:
             (tokens,) = sentence_tokens(
                 self.model, self.scorer.template, [document], unit, language
@@ -149,6 +163,7 @@ class SentenceRetriever:
             scores = scored.scores
         elif self._vectors is None:
             scanner = cast("Scanner", self.scorer)
+            # which refuses the stride 0
             scores = scanner.window_scores(read, tokens, window, stride or 0, progress)
         else:
             raise InputError(
@@ -190,9 +205,7 @@ class SentenceRetriever:
         language: str = "auto",
         progress: Progress | None = None,
     ) -> Iterator[list[Sentence]]:
-        """Score each of many documents, in order, as `score` does; the query is read once and its
-        state forked over them.
-        """
+        """Score each of many documents, in order, as `score` does; the query is read only once."""
         scored = self.scan(query, documents, unit=unit, language=language, progress=progress)
         return map(Scored.sentences, scored)
 
@@ -206,7 +219,7 @@ class SentenceRetriever:
         progress: Progress | None = None,
     ) -> Iterator[Scored]:
         """Score documents as `score_many` does, without an object per sentence: for long documents
-        with few sentences used.
+        with few sentences used. Each document has a second look of its own.
         """
         for scored in self.first_look(
             query, documents, unit=unit, language=language, progress=progress
@@ -222,8 +235,8 @@ class SentenceRetriever:
         language: str = "auto",
         progress: Progress | None = None,
     ) -> list[Scored]:
-        """Score documents whose sentences are ranked together: as `scan`, but the second look is at
-        the best of all of them.
+        """Score documents whose sentences are ranked together: as `scan`, but one second look, at
+        a limited number of sentences, is at the best of all of them.
         """
         return self.second_look(
             list(self.first_look(query, documents, unit=unit, language=language, progress=progress))
@@ -237,9 +250,10 @@ class SentenceRetriever:
         does not know) they are returned as they are.
         """
         looks = [document.first for document in scored if document.first is not None]
-        if self._judging is None or not looks or not self._judging.knows(looks[0].query):
+        # all have the same query; `knows`: its script
+        if self._judge is None or not looks or not self._judge.knows(looks[0].query):
             return list(scored)
-        again = self._judging.look(looks)
+        again = self._judge.look(looks)
         return [
             replace(document, scores=look.scores, second=look)
             for document, look in zip(scored, again, strict=True)
@@ -254,8 +268,8 @@ class SentenceRetriever:
         language: str = "auto",
         progress: Progress | None = None,
     ) -> Iterator[Scored]:
-        """Score documents in order; for `second_look`, which then reads the
-        best sentences again.
+        """Score documents in order; for `second_look`, which then reads the best sentences
+        again.
         """
         expect_series(documents, "documents", "a list of texts or remembered documents")
         read = self.scorer.read_query(query)
@@ -328,13 +342,16 @@ class SentenceRetriever:
             scorer = self._remembering()
             summands = scorer.parts(scorer.read_query(query), first.document, index)
         if summands and second is not None:
-            summands["second look"] = float(second.judged[index])
-            summands["question or heading above"] = float(
-                first.scores[index] - first.plain[index] + second.from_titles[index]
-            )
-            summands["document"] = float(scored.scores[index] - first.plain[index]) - sum(
-                list(summands.values())[-2:]
-            )
+            # see `models/scored.py`: `plain` is a score without the shares of titles, `judged` what
+            # the second look adds to a sentence, `from_titles` what titles pass on of that
+            judged = float(second.judged[index])
+            titles = float(first.scores[index] - first.plain[index] + second.from_titles[index])
+            summands |= {
+                "second look": judged,
+                "question or heading above": titles,
+                # all that is left of the final score
+                "document": float(scored.scores[index] - first.plain[index]) - (judged + titles),
+            }
         return summands
 
     def _remembering(self) -> VectorScorer:
@@ -349,26 +366,27 @@ class SentenceRetriever:
         """Return the tokens of the spans and of the text between them, and (S,) bool, True for the
         spans.
         """
-        given = spans_in(text, spans, apart=True)
+        given = spans_in(text, spans, apart=True)  # in order, without overlap
+        # the edges of the given spans cut the whole text: into these spans and those between them
         edges = np.unique([0, *given.ravel().tolist(), len(text)])
-        tiles = np.stack([edges[:-1], edges[1:]], axis=1)
-        read, kept = as_read(text, self.model.unit, language)
+        every = np.stack([edges[:-1], edges[1:]], axis=1)
+        read, kept = as_read(text, self.model.unit, language)  # kept: characters that are read
         pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", read)
-        return read_spans(text, pieces, tiles, kept), np.isin(tiles[:, 0], given[:, 0])
+        return read_spans(text, pieces, every, kept), np.isin(every[:, 0], given[:, 0])
 
 
 def _check_units(
     document: object, unit: object, spans: object = None, window: object = None
 ) -> None:
-    """Raise InputError for choices of what to score that contradict each other, or the units of a
-    remembered document.
+    """Raise InputError if more than one argument says what to score: a unit, spans, or a remembered
+    document, which has its units and cannot be read in windows either.
     """
-    kept = "unit of remember()" if isinstance(document, SentenceVectors) else None
+    remembered = True if isinstance(document, SentenceVectors) else None
     choices = {
-        "remembered document": kept,
+        "remembered document": remembered,
         "unit": unit,
         "spans": spans,
-        "window": window if kept else None,
+        "window": window if remembered else None,
     }
     chosen = [name for name, value in choices.items() if value is not None]
     if len(chosen) > 1:

@@ -1,5 +1,9 @@
-"""How packed sequences are divided: into chunks, into the chunks of a step for fused CPU kernels,
-and into shares of work for threads. Arrays only: imports neither torch nor numba.
+"""How packed sequences are divided. Arrays only: imports neither torch nor numba.
+
+    Chunks                  sequences cut into chunks, for kernels and for torch versions
+    ChunkPlan, plan_chunks  the chunks of an engine's step (the next tokens of several texts), for
+                            the fused kernels of Mamba-2 (`backbones/mamba2/kernels.py`)
+    Shares                  the work of training kernels (`ssd`, `mlstm`), divided among threads
 
 S  sequences      N  chunks of all sequences together
 
@@ -13,8 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 64  # the most tokens of a chunk in the fused kernels
-ROWS = 32  # rows of a block of tiles, a multiple of the rows of a tile
+CHUNK = 64  # the most tokens of a chunk in CPU kernels; others give `Chunks.of` a number of theirs
+# The products of a chunk read and write whole blocks of so many rows: `simd.BLOCK`, which needs
+# numba.
+ROWS = 32
 
 
 class Chunks(NamedTuple):
@@ -38,22 +44,27 @@ class Chunks(NamedTuple):
 
 
 class ChunkPlan(NamedTuple):
-    """The positions of a step's chunks."""
+    """The chunks of a step: where their tokens are, where their sequences find states, and which
+    rows of the kernels' buffers are theirs.
+    """
 
     cu_seqlens: NDArray[np.int64]  # (S+1,)
-    read_rows: NDArray[np.int64]  # (S,), -1: start from zero
-    write_rows: NDArray[np.int64]  # (S,), -1: the end state is not kept
+    # (S,) the row of the state pool that a sequence starts from; -1: from zero
+    read_rows: NDArray[np.int64]
+    # (S,) the row of the state pool that its end state goes to; -1: it is not kept
+    write_rows: NDArray[np.int64]
     first_chunk: NDArray[np.int64]  # (S+1,)
     sequence: NDArray[np.int64]  # (N,) the sequence of each chunk
     start: NDArray[np.int64]  # (N,) the first token of each chunk
-    # (N+1,) the first row of each chunk in the buffers, a multiple of `ROWS`
+    # (N+1,) the first row of each chunk in the kernels' buffers, which have a row for each token; a
+    # multiple of `ROWS`, so that whole blocks fit
     row: NDArray[np.int64]
 
 
 def plan_chunks(
     cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]
 ) -> ChunkPlan:
-    """Return the chunks of the sequences of `cu_seqlens`."""
+    """Return the chunks of the sequences of `cu_seqlens`, with their states' rows (`ChunkPlan`)."""
     chunks = Chunks.of(cu_seqlens, CHUNK)
     row = np.concatenate([[0], np.cumsum((chunks.size + ROWS - 1) // ROWS * ROWS)])
     return ChunkPlan(
@@ -64,20 +75,27 @@ def plan_chunks(
 class Shares(NamedTuple):
     """The threads' shares of the pairs of a sequence and a head. Share i has the heads from
     heads[i, 0] to heads[i, 1] - 1 of the sequences order[first[i] : first[i + 1]].
+
+    The heads are in `splits` equal ranges, the sequences in parts; a share is a range of a part. So
+    4 heads, 3 sequences and 8 threads give 4 ranges of one head, 2 parts and 8 shares.
     """
 
-    splits: int  # ranges of heads; share i has range i % splits
+    splits: int  # the number of ranges of heads; share i has range i % splits
     heads: np.ndarray  # (shares, 2)
     first: np.ndarray  # (shares + 1,)
-    order: np.ndarray  # sequences, once for every range of heads
+    order: np.ndarray  # the sequences of each share; each sequence is in `splits` shares
 
     @staticmethod
     def of(lengths: np.ndarray, heads: int, threads: int, most_splits: int) -> Shares:
         """Divide the work equally among `threads`: first by heads, which is always even, then by
         sequences, longest first.
+
+        Args:
+            lengths: (S,) tokens of each sequence.
+            heads: the number of heads.
+            most_splits: the most ranges of heads.
         """
-        # the heads of a sequence in as many equal ranges as possible, and then the sequences in
-        # parts, so that there is a share of each range and part for each thread
+        # as many ranges as possible, then as many parts as give each thread a share
         splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
         parts = max(1, min(len(lengths), (threads + splits - 1) // splits))
         members: list[list[int]] = [[] for _ in range(parts)]

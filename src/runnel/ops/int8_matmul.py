@@ -1,8 +1,11 @@
-"""Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, by tiles if there are
-some, else by VNNI's vectors.
+"""Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, by the processor's
+matrix tiles (Intel AMX) if it has them, else by vectors (VNNI).
 
     T  tokens      K  inputs      N  outputs      G  groups of inputs that share a scale
-    Kp  K / G padded to whole words of four bytes      Np  N padded to whole tiles
+    Kp  K / G padded to whole words      Np  N padded to TILE_COLUMNS
+    word  32 bits: four bytes, or one sum      panel  TILE_COLUMNS outputs with all their inputs
+    LANES  16 words, one vector      TILE_COLUMNS  32, or 16 without AVX-512
+    BLOCK  32 tokens, multiplied at once by tiles      TILE_ROWS  8 or 4, at once by vectors
 
 A weight is q * scale, with q from -127 to 127 and one scale per output. An input is (b - 128) *
 scale, with b from 1 to 255 and one scale per token and group, computed from the group's largest
@@ -10,13 +13,15 @@ number, so that a token's result does not depend on other tokens. Products are s
 int32 within a group; the scales are applied in fp32. The zero point of the inputs, 128, costs
 nothing: 128 times the sum of a group's weights is subtracted at the start of the sum.
 
-    multiply -> _multiply, tasks on all cores -> _panel, one task -> _block by tiles, _tile by
-    vectors
+    multiply -> _multiply, tasks on all cores -> _panel, one task (some tokens times one panel)
+    -> _by_tiles, or _by_vectors
 
-Tiles multiply where the words of a group fill their rows; the results of both are the same bits.
+Tiles multiply where the bytes of a group fill whole rows of tiles, 64 bytes; else vectors do. The
+results of both are the same bits. `pack` lays out the weights once; `unpack` undoes it.
 
-Kernels that compute a whole group of inputs write the bytes themselves, with `quantize_row`. NaN
-and infinity enter the scale, and so every number of the result.
+The inputs become bytes with `quantize_row`, a group at a time: in the kernel before, if it computes
+all numbers of a group together, else in `quantize_rows`. NaN and infinity enter the scale, and so
+every number of the result.
 """
 
 from typing import NamedTuple
@@ -144,7 +149,8 @@ def bytes_per_group(inputs: int, groups: int) -> int:
 
 
 def _build_larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    # positive numbers, infinity and NaN compare like their bits
+    # Without a sign, numbers, infinity and NaN compare as their bits do. The mask takes the sign
+    # off a; b has none.
     a = builder.bitcast(a, VI32)
     b = builder.bitcast(b, VI32)
     a = builder.and_(a, build_constant(VI32, 0x7FFFFFFF))
@@ -203,7 +209,7 @@ def quantize_row(source: Pointer, size: int, target: Pointer) -> Number:
     for c in range(0, size, LANES):
         largest = _larger(load_some(source, c, size - c), largest)
     top = _largest(largest)
-    # 127 / denormal is infinite
+    # 127 / top is infinite for numbers below 4e-37; so small ones become 0, far from the limit
     inverse = splat(np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0))
     for c in range(0, size, LANES):
         _store_bytes(target, c, mul(load_some(source, c, size - c), inverse), size - c)
@@ -239,6 +245,7 @@ def _build_dot(
     """
     if "avx512vnni" in FEATURES:
         return build_call(builder, "llvm.x86.avx512.vpdpbusd.512", VI32, [sums, inputs, weights])
+    # AVX-VNNI has vectors of eight words; LLVM's name for its instruction is of AVX-512, too
     half = ir.VectorType(I32, LANES // 2)
     halves = []
     for start in (0, LANES // 2):
@@ -252,7 +259,7 @@ def _build_dot(
 
 
 @intrinsic
-def _tile(
+def _by_vectors(
     typing_context: Context,
     x: types.Type,
     x_row: types.Type,
@@ -264,8 +271,9 @@ def _tile(
     depth: types.Type,
     out: types.Type,
 ) -> Definition:
-    """Compute one tile: out[r, :] = sum over g of scales[r, g] * (offsets[g, :] + sum over k in g
-    of x[r, k] * words[k, :]).
+    """Compute a panel for a few tokens: out[r, :] = sum over groups g of scales[r, g] *
+    (offsets[g, :] + sum over k in g of x[r, k] * words[k, :]). The inner sums are int32, in `sums`,
+    the outer ones fp32, in `totals`; all stay in vector registers.
 
     Args:
         x: the first byte of `rows` <= TILE_ROWS tokens, `x_row` bytes apart.
@@ -357,7 +365,7 @@ def _numbers(
 
 
 @njit(**SERIAL)
-def _block(
+def _by_tiles(
     x: Pointer,
     row: int,
     rows: int,
@@ -369,7 +377,7 @@ def _block(
     out: Pointer,
     sums: Pointer,
 ) -> None:
-    """Compute what `_tile` computes, for `rows` <= BLOCK tokens, by the processor's tiles.
+    """Compute what `_by_vectors` computes, for `rows` <= BLOCK tokens, by the processor's tiles.
 
     Args:
         x: rows are `row` bytes apart; BLOCK rows are read.
@@ -400,16 +408,20 @@ def _panel(
     first: int,
     stop: int,
     panel: int,
-    tile: Pointer,
+    results: Pointer,
     sums: Pointer,
 ) -> None:
-    """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block of
-    tiles that is not full.
+    """Compute the outputs of one panel for the tokens [first, stop).
+
+    Args:
+        last: for `tiles`, a copy of the last inputs, if they do not fill a block: tiles read BLOCK
+            rows, which would go past the end of x.
+        results, sums: scratch of BLOCK rows of TILE_COLUMNS words; `sums` only for `tiles`.
     """
     stride = x.shape[1]
     groups = scales.shape[1]
     width = out.shape[1]
-    depth = w.words.shape[1]
+    depth = w.words.shape[1]  # words of all groups
     column = panel * TILE_COLUMNS
     rest = len(w.scale) - column
     words = shift(address(w.words), column * depth)
@@ -426,7 +438,7 @@ def _panel(
             prefetch(address(out), place + r * width)
         if tiles:
             source = source if rows == BLOCK else last
-            _block(
+            _by_tiles(
                 source,
                 stride,
                 rows,
@@ -435,16 +447,18 @@ def _panel(
                 words,
                 offsets,
                 depth // groups,
-                tile,
-                as_kind(words, sums),
+                results,
+                as_kind(words, sums),  # sums, as a pointer to int32
             )
         else:
-            _tile(source, stride, rows, own, groups, words, offsets, depth // groups, tile)
+            _by_vectors(source, stride, rows, own, groups, words, offsets, depth // groups, results)
         for c in range(0, TILE_COLUMNS, LANES):
             factor = load_some(scale, c, rest - c)
             for r in range(rows):
-                store(tile, r * TILE_COLUMNS + c, mul(load(tile, r * TILE_COLUMNS + c), factor))
-        store_rows(tile, rows, shift(address(out), place), width, rest)
+                store(
+                    results, r * TILE_COLUMNS + c, mul(load(results, r * TILE_COLUMNS + c), factor)
+                )
+        store_rows(results, rows, shift(address(out), place), width, rest)
 
 
 @njit(**PARALLEL)
@@ -455,7 +469,8 @@ def _multiply(
 
     Args:
         x: for `tiles`, from the start of a cache line on.
-        scratch: BLOCK rows of results, BLOCK rows of sums, and BLOCK rows of inputs.
+        scratch: for each worker, in words: BLOCK rows of results (fp32), BLOCK rows of sums
+            (int32), and BLOCK rows of inputs (bytes).
     """
     tokens = x.shape[0]
     panels = w.words.shape[0]
@@ -463,12 +478,12 @@ def _multiply(
     tasks = ceil_div(tokens, rows) * panels
     rest = tokens % BLOCK
     for worker in prange(scratch.rows.shape[0]):
-        tile = shift(address(scratch.rows), worker * scratch.rows.shape[1])
-        sums = shift(tile, BLOCK * TILE_COLUMNS)
+        results = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        sums = shift(results, BLOCK * TILE_COLUMNS)
         last = shift(sums, BLOCK * TILE_COLUMNS)
         if tiles:
             if rest:
-                own = as_kind(tile, shift(address(x), (tokens - rest) * stride))
+                own = as_kind(results, shift(address(x), (tokens - rest) * stride))
                 copy_words(
                     own, rest * stride // _BYTES_PER_WORD, last, BLOCK * stride // _BYTES_PER_WORD
                 )
@@ -486,7 +501,7 @@ def _multiply(
                 first,
                 min(first + rows, tokens),
                 task % panels,
-                tile,
+                results,
                 sums,
             )
             task = next_task(address(scratch.tasks))
@@ -511,9 +526,11 @@ def multiply(
         memory: the step's, for the scratch of the workers.
     """
     tokens, stride = x.shape
-    # whether the bytes of each group fill rows of tiles, and begin on a cache line
+    # Whether the bytes of each group fill rows of tiles (LINE bytes), and begin on a cache line:
+    # rows across two lines are slow to load.
     whole = stride // scales.shape[1] % LINE == 0 and x.ctypes.data % LINE == 0
     rows = rows_per_task(stride, tokens, len(w.words), count_workers())
+    # results and sums, then inputs: as in `_multiply`
     scratch = memory.scratch(
         "product", 2 * BLOCK * TILE_COLUMNS + BLOCK * stride // _BYTES_PER_WORD
     )

@@ -1,4 +1,9 @@
-"""Vectors of sixteen fp32 numbers inside numba kernels, and the tiles of x86 processors with AMX.
+"""Vectors of sixteen fp32 numbers inside numba kernels, and the processor's matrix tiles (Intel
+AMX).
+
+    elementwise    `add`, `mul`, `fma`, `exp`, `silu`, ...: a vector of vectors; `total`: the sum
+    memory         `address`, `shift`, `load`, `store`, `load_some`, ..., `next_task`
+    tiles          `has_tiles`, `configure_tiles`, `multiply_block`, ..., `release_tiles`
 
 With scalar loops, the compiler guesses register use and vector width; kernels that must be as fast
 as a matrix product use these vectors instead. LLVM splits them on machines with narrower vectors.
@@ -10,11 +15,19 @@ more than the loads.) Pointers to uint16 mean bf16 bit patterns, which loads wid
 A *word* is 32 bits: one fp32 number, or two bf16 numbers of neighboring index, low half first;
 words are kept in float32 arrays whatever their content.
 
-Tiles multiply matrices of bf16 numbers or of bytes several times as fast as vectors do. A tile has
-16 rows of 64 bytes: of a product's left factor 16 words of each row, of its right factor 16 words,
-each with numbers of two rows (bf16) or four (bytes), of its sums 16 numbers. A thread loads a
-configuration before it uses tiles and releases them afterwards, because other libraries configure
-them too. Rows that cross cache lines take up to nine times as long to load.
+Tiles are registers that multiply matrices of bf16 numbers or of bytes several times as fast as
+vectors do. A tile has 16 rows of 16 words (64 bytes):
+
+    of the left factor     16 rows, of each 16 words: 32 neighboring bf16 numbers, or 64 bytes
+    of the right factor    16 rows of words, of each 16 columns; a word has the numbers of its
+                           column in two rows of the matrix (bf16) or in four (bytes)
+    of the sums            16 rows, of each 16 numbers
+
+A thread loads a configuration before it uses tiles and releases them afterwards, because other
+libraries configure them too. Rows that cross cache lines take up to nine times as long to load.
+
+TILE_ROWS x TILE_COLUMNS is something else: the part of a product that a loop of vectors sums at
+once (`simd_tile`). BLOCK x BLOCK is the part that tiles sum at once.
 """
 
 import ctypes
@@ -48,11 +61,11 @@ from runnel.ops.numba_math import (
 
 LANES = 16
 NATIVE_BF16 = FEATURES >= {"avx512bf16", "avx512vl"}  # whether the bf16 dot product exists
-_WIDE = "avx512f" in FEATURES
-# A tile of the matrix product; its accumulators must fit the vector registers (32 of 16 lanes, or
-# 16 of 8).
-TILE_ROWS = 8 if _WIDE else 4
-TILE_COLUMNS = 2 * LANES if _WIDE else LANES
+_AVX512 = "avx512f" in FEATURES  # whether the processor's vectors have 16 lanes, not 8
+# Rows and columns of a product that vectors sum at once, without the processor's tiles; the sums
+# must fit the vector registers (32 of 16 lanes, or 16 of 8).
+TILE_ROWS = 8 if _AVX512 else 4
+TILE_COLUMNS = 2 * LANES if _AVX512 else LANES
 
 
 @register_jitable
@@ -80,6 +93,7 @@ class _BFloat(ir.Type):
         return hash(_BFloat)
 
 
+# LLVM's types; V: vectors of LANES
 F32 = ir.FloatType()
 _I16 = ir.IntType(16)
 I32 = ir.IntType(32)
@@ -162,7 +176,9 @@ EXP2 = (
     0.6931469775930709,
     1.0,
 )
-EXACT = ("contract", "nsz")  # flags of additions that must stay in their order
+# Fast-math flags of additions that must stay in their order; a product may still be fused with a
+# sum, and the sign of 0 be ignored.
+EXACT = ("contract", "nsz")
 
 
 # ---- elementwise ---------------------------------------------------------------------------------
@@ -174,6 +190,7 @@ def elementwise(
     """Return an intrinsic from `arguments` vectors to one; `build` emits its code."""
     definition = f32x16(*[f32x16] * arguments), emitting(build)
 
+    # numba counts the parameters of the function, so each number of them needs its own
     def unary(typing_context: Context, a: types.Type) -> Definition:
         return definition
 
@@ -203,13 +220,13 @@ def build_exp2(builder: ir.IRBuilder, t: ir.Value) -> ir.Value:
     lowest = build_constant(VF32, -127.0)
     rounder = build_constant(VF32, 1.5 * 2**23)
     t = builder.select(builder.fcmp_ordered("<", t, lowest), lowest, t)
-    # The sum has the nearest integer in its low bits. Flags of its own, because fast-math would
-    # undo it by the subtraction.
+    # The sum has the nearest integer in its low bits: between 2^23 and 2^24, fp32 numbers are 1
+    # apart. Flags of its own, because fast-math would undo it by the subtraction.
     shifted = builder.fadd(t, rounder, flags=EXACT)
     fraction = builder.fsub(t, builder.fsub(shifted, rounder, flags=EXACT), flags=EXACT)
     exponent = builder.shl(builder.bitcast(shifted, VI32), build_constant(VI32, 23))
     power = builder.bitcast(build_polynomial(builder, fraction, EXP2), VI32)
-    # 1 and -127, whose bits are 0, where t is too low
+    # adding to the exponent bits multiplies by 2^integer; where t is -127, 1 and -127 give bits 0
     return builder.bitcast(builder.add(power, exponent), VF32)
 
 
@@ -217,7 +234,7 @@ def _build_exp_plus_one(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Return 1 + exp(-x) as 1 + 2^t, t = -x log2(e); at large |t|, where the sum hides errors, less
     accurate than `exp`.
     """
-    t = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375))
+    t = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375))  # log2(e) in fp32
     highest = build_constant(VF32, 125.0)
     t = builder.select(builder.fcmp_ordered(">", t, highest), highest, t)
     return builder.fadd(build_constant(VF32, 1.0), build_exp2(builder, t))
@@ -236,10 +253,11 @@ def build_divide(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Return a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7)
     are faster than division.
     """
-    if not _WIDE:
+    if not _AVX512:
         return builder.fdiv(a, b)
-    unused = [build_constant(VF32, 0.0), ir.Constant(_I16, 0xFFFF)]
-    estimate = build_call(builder, "llvm.x86.avx512.rcp14.ps.512", VF32, [b, *unused])
+    # the instruction takes values for lanes left out, and a mask, here of all lanes
+    no_mask = [build_constant(VF32, 0.0), ir.Constant(_I16, 0xFFFF)]
+    estimate = build_call(builder, "llvm.x86.avx512.rcp14.ps.512", VF32, [b, *no_mask])
     negative = builder.fsub(build_constant(VF32, -0.0), b)
     error = build_fma(builder, negative, estimate, build_constant(VF32, 1.0))
     return builder.fmul(a, build_fma(builder, estimate, error, estimate))
@@ -463,7 +481,9 @@ def next_task(typing_context: Context, counter: types.Type) -> Definition:
 
 # ---- tiles ---------------------------------------------------------------------------------------
 
-BLOCK = 2 * LANES  # rows and columns of `multiply_block`
+# Rows and columns of a product that `multiply_block` sums at once, in four tiles. Other files of
+# ops may have a BLOCK of their own.
+BLOCK = 2 * LANES
 _COMPILED = FEATURES >= {"amx-tile", "amx-bf16", "amx-int8", "avx512f", "avx512bf16"}
 _BYTE = ir.IntType(8)
 _PERMISSION = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, the tiles' data
@@ -508,8 +528,8 @@ def configure_tiles() -> None:
 
 
 def _block_product(rows: int, instruction: str, doc: str) -> Callable[..., None]:
-    """Return an intrinsic that multiplies as many rows of blocks, LANES or BLOCK, by an instruction
-    of tiles.
+    """Return an intrinsic that multiplies `rows` rows (LANES or BLOCK) of a left factor with BLOCK
+    columns of a right one, by an instruction of tiles.
     """
 
     def define(
@@ -545,8 +565,11 @@ def _build_block(
     depth: ir.Value,
     fresh: ir.Value,
 ) -> None:
-    """Emit `multiply_block`: tiles 0 to 3 are the sums, 4 and 5 of the left factor, 6 and 7 of the
-    right one.
+    """Emit `multiply_block`. Its eight tiles, by number:
+
+               6  7    right factor
+        4      0  1
+        5      2  3    left factor, sums
 
     With LANES `rows`, tiles 2, 3 and 5 are not used.
     """
@@ -559,6 +582,7 @@ def _build_block(
         pointer = builder.gep(builder.bitcast(base, I32.as_pointer()), [offset])
         return [builder.bitcast(pointer, _BYTE.as_pointer()), builder.mul(row, ir.Constant(I64, 4))]
 
+    # the first row (a number here) and the first column (a number in the code) of the two halves
     halves = [(0, ir.Constant(I64, 0)), (LANES, ir.Constant(I64, LANES))]
     outputs = [
         place(sums, sums_row, row, column)
@@ -590,8 +614,9 @@ def _build_block(
 multiply_block = _block_product(
     BLOCK,
     "tdpbf16ps",
-    """Add to BLOCK x BLOCK fp32 `sums` the product of bf16 left (BLOCK, 2 depth) and right, `depth`
-    rows of BLOCK pairs of rows.
+    """Add to BLOCK x BLOCK fp32 `sums` the product of bf16 left (BLOCK, 2 depth) and right
+    (2 depth, BLOCK). Right is given as `depth` rows of BLOCK words: word c of row k has the numbers
+    of column c in rows 2k and 2k + 1.
 
     Rows of sums, left and right start sums_row, left_row and right_row words apart; `depth` counts
     words, a multiple of LANES. If `fresh`, the old sums are not read. The thread's tiles must be
@@ -604,6 +629,6 @@ multiply_half_block = _block_product(
 multiply_bytes = _block_product(
     BLOCK,
     "tdpbusd",
-    "`multiply_block` of left, bytes, and right, signed bytes, both four in a word, with sums in"
-    " int32.",
+    "`multiply_block` of left, bytes, and right, signed bytes, both four in a word: word c of row k"
+    " of right has rows 4k to 4k + 3 of column c. Sums are int32.",
 )

@@ -1,7 +1,9 @@
 """Matrix products inside numba kernels, in fp32 or in pairs of bf16 numbers, and their layouts.
 
 See `simd` for pointers and words. `kind` is any pointer whose type selects the numbers: float32, or
-uint16 for bf16. A panel is TILE_COLUMNS neighboring columns of a right factor, row after row.
+uint16 for bf16. A panel is TILE_COLUMNS neighboring columns of a right factor, row after row. A
+tile in this file is TILE_ROWS x TILE_COLUMNS sums in vector registers, not one of the processor's
+tiles, whose products are in `simd` (`multiply_block`).
 
     layouts    `transpose` blocks of words, `pack_words`: rows as words of a right factor
     products   `strided_product`, one tile of sums; `multiply_panel` and `multiply`, which divide a
