@@ -1,6 +1,15 @@
 """Encode documents as rows of an index: one pass of the model gives the vectors of a document and
 of its passages.
 
+An index may also remember documents: with each it stores a memory, so that a search can score the
+document without reading it again. Three ways to make it, as the models allow:
+
+    vectors of its sentences     by models that find sentences with vectors, always, in the same
+                                 pass
+    the reranker's, in one pass  if `remember` is set, and the reranker reads documents as the
+                                 embedder does (`Reranker.shares`)
+    the reranker's, in a second  if `remember` is set, for the other rerankers
+
     DocumentEncoder   `new_rows` checks documents and leaves out unchanged ones; `encode` reads the
                       rest, in the groups that `batches` makes, and returns `EncodedDocuments`
     new_settings      the settings of a new index
@@ -44,7 +53,8 @@ from runnel.text.sentences import check_language
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
 _BATCH_DOCUMENTS = 2000
-# documents remembered as a recurrent model's state, which is large however short the document is
+# in place of `_BATCH_DOCUMENTS` for a reranker's memories: the state of a recurrent model, which
+# is large however short the document is
 _BATCH_STATES = 250
 _PASSAGE_TOKENS = 256
 _PROBES = (
@@ -65,17 +75,22 @@ class EncodedDocuments:
     # document id -> why it could not be read; it has no rows
     failed: dict[str, str] = field(default_factory=dict)
     tokens: int = 0
-    tokens_read: int = 0  # tokens that the model read: fewer if text was appended
+    # tokens that the model read: fewer if text was appended to a document, which it then continues
+    tokens_read: int = 0
 
 
 class DocumentEncoder:
-    """A reader of documents for an index with these settings; an error if they belong to another
-    model names `place`.
+    """A reader of documents for an index at `place`.
+
+    Raises:
+        StoreError: the settings of the index belong to another model.
     """
 
     def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
         expect_model(embedder, settings, place)
         self.settings = settings
+        # the three kinds of memory of the module's docstring; `_reranker` is None for the first,
+        # and `_one_pass` says whether the embedder's pass makes the memory
         sentences = remembers_sentences(embedder)
         self._embedder = _for_sentences(embedder) if sentences else embedder
         self._reranker = reranker_of(embedder) if settings.remember and not sentences else None
@@ -95,10 +110,10 @@ class DocumentEncoder:
                 document.id,
                 document.text,
                 "" if title is None else str(title),
-                "",
-                "",
-                "",
-                0,
+                "",  # no file,
+                "",  # and no hash of it
+                "",  # the hash of its content: set below
+                0,  # tokens: counted when it is read
                 metadata,
             )
         for field_name, kind in self.settings.fields.items():
@@ -168,8 +183,8 @@ class DocumentEncoder:
         saved: Sequence[bytes | None] | None = None,
         progress: Progress | None = None,
     ) -> EncodedDocuments:
-        """Read documents together; `saved`: for each, where an earlier reading can be continued
-        (`models/reading.py`).
+        """Read documents together. `saved`: for each, the state of the model after an earlier,
+        shorter version of its text, from which reading goes on, or None (`models/reading.py`).
         """
         out = EncodedDocuments()
         count = TokenCount(progress)
@@ -185,7 +200,7 @@ class DocumentEncoder:
             out.passages += _passages(row, read)
             out.tokens += read.tokens
             out.tokens_read += read.tokens_read
-        if self._reranker is not None and not self._one_pass:
+        if self._reranker is not None and not self._one_pass:  # the second pass
             remembered = self._reranker.remember(
                 {row.id: row.text for row in out.documents}, progress=count.part()
             )
@@ -197,6 +212,7 @@ class DocumentEncoder:
     def _read(
         self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], count: TokenCount
     ) -> list[ReadDocument | str]:
+        """Read documents; for one that cannot be read, return the reason."""
         size = self.settings.passage_tokens
         documents = [row.document() if row.blocks else row.text for row in rows]
         options = {
@@ -271,6 +287,7 @@ def remembers_sentences(embedder: Embedder) -> bool:
     """Return whether indexes of this model store a vector of every sentence, to answer questions
     without reading again.
     """
+    # a recurrent model finds sentences too, but only with the query before the document
     return embedder.model.finds_sentences and sentence_scorer(embedder.model).remembers
 
 
@@ -285,7 +302,9 @@ def reranker_of(embedder: Embedder) -> Reranker | None:
 
 
 def _probe(embedder: Embedder) -> np.ndarray:
-    """Return unit vectors (n, d) of fixed texts and, if an index stores sentences, of theirs."""
+    """Return the unit vectors (n, d) of fixed texts. If the index stores vectors of sentences, as
+    many follow that a text's sentence vectors give: their sum, of unit length and cut to d.
+    """
     probe = embedder.encode(_PROBES)
     if not remembers_sentences(embedder):
         return probe
@@ -312,6 +331,7 @@ def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> Non
 
 
 def _passages(row: DocumentRow, read: ReadDocument) -> list[PassageRow]:
+    """Return the rows of a document's passages, and last the row of the whole document."""
     places = Places(row.blocks)
     rows = []
     for number, ((start, end), vector) in enumerate(

@@ -2,6 +2,14 @@
 
 A document's id is the absolute path of its file; for a row of jsonl, csv or tsv, "#" and the row's
 id follow.
+
+`read_found` yields the documents of new and changed files and fills a `Scan` with all other
+results; `Scan.finish` then finds the files that are gone. A file is read unless
+
+1. it is stored whole: all its stored documents have its present hash, and one has it without
+   `_MORE`, which only the last document of a file read without a failure gets; or
+2. `FileHashes.failures` says that the same content failed before. So with a `FileHashes` that is
+   kept, failures are reported once; without one, each time.
 """
 
 import logging
@@ -22,9 +30,9 @@ from runnel.text.documents.rows import NO_ROWS
 from runnel.text.folders import Root, other_kinds
 
 log = logging.getLogger("runnel")
-# path of a file -> the documents of it that an index has, by id
+# path of a file -> the documents of it that an index has, by id; "" -> documents given as text
 Stored = Mapping[str, Mapping[str, ContentHashes]]
-# after the file's hash in all rows but the last: a file is complete once its last row is stored
+# follows the file's hash in all documents of a file but the last, and in the last if one failed
 _MORE = "+"
 
 
@@ -36,7 +44,8 @@ class Scan:
     unchanged: list[str] = field(default_factory=list)
     # file, folder, or "path, line N" of a row -> why it was skipped
     failed: dict[str, str] = field(default_factory=dict)
-    # ids of documents whose file no longer exists; complete at the end
+    # ids of stored documents that no longer exist: their file is gone (complete after `finish`), or
+    # it no longer has this row or any text
     gone: list[str] = field(default_factory=list)
     # files without text, which are no documents of the index
     empty: list[str] = field(default_factory=list)
@@ -52,6 +61,7 @@ class Scan:
         for name, documents in stored.items():
             file = Path(name)
             if name not in seen and any(root.covers(file) for root in roots):
+                # in a folder that could not be read, the file may still be
                 if not self.failed.keys() & set(map(str, file.parents)):
                     self.gone += documents
 
@@ -104,8 +114,11 @@ def read_found(
     meanwhile.
 
     What cannot be read is logged and recorded in `scan.failed`, and its stored content is kept. A
-    file with the content of one that failed before counts as unchanged; one of another kind fails
-    if it is `named`.
+    file whose present content failed before counts as unchanged.
+
+    Args:
+        named: the files that the user named, and did not only name a folder of. One of a kind that
+            is not read fails; others of such a kind go to `scan.other_kinds`.
     """
     hashes = FileHashes() if hashes is None else hashes
     with DocumentReader(limits, ocr=ocr) as reader:
@@ -116,6 +129,7 @@ def read_found(
                 digest = hashes.sha256(file)
                 old = stored.get(name, {})
                 stored_hashes = {content.source_hash for content in old.values()}
+                # 1. of the module's docstring; then 2.
                 complete = digest in stored_hashes <= {digest, digest + _MORE}
                 if complete or hashes.failures.get(name) == digest:
                     scan.unchanged += old
@@ -145,7 +159,8 @@ def _read_file(
     failed_before = len(scan.failed)
     fresh: set[str] = set()
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
-        # otherwise the next run reads it and reports the rows again
+        # A file with a failed row is never complete: the next run reads it and reports the row
+        # again, unless it knows of the failure from `hashes`.
         complete = last and len(scan.failed) == failed_before
         if read.id is None and not read.text.strip():
             scan.empty.append(name)
@@ -165,7 +180,7 @@ def _read_file(
             metadata={"kind": read.kind},
             blocks=read.places().blocks,
         )
-    empty = scan.empty[-1:] == [name]
+    empty = scan.empty[-1:] == [name]  # the file was added above
     if not fresh and not empty and len(scan.failed) == failed_before:
         log.warning("%s: %s", name, NO_ROWS)
     if (not fresh and not empty) or len(scan.failed) > failed_before:

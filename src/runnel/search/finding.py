@@ -1,9 +1,17 @@
 """Find the sentences of documents that answer a query: ranked over all documents, each with its
 places and its context.
 
-`find` in order: read the documents, score their sentences (a first look at all of them, a second
-look at the best), keep the best sentences with their places, and add context. `Findings.as_json` is
-the result for programs.
+`read_documents` yields the documents of files, and `find` searches them:
+
+1. The first look scores all sentences of each document.
+2. `_Pool` keeps the best sentences so far, their documents, and their places (file, line, page).
+3. The second look, if the model has one, reads the best sentences of all documents again and
+   scores them anew.
+4. `answering` gives the answering sentences with their context. The same text counts once, with
+   all its places.
+
+The result is `Findings`; `Findings.as_json` is for programs. `Scored` holds the sentences of a
+document with their scores (`models/scored.py`). Documents have numbers, in the order of reading.
 """
 
 from __future__ import annotations
@@ -47,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 _LINE_END = re.compile("\n")
-_PLACE = attrgetter("index")  # of a sentence in its document
+_POSITION = attrgetter("index")  # of a sentence in its document
 STANDARD_INPUT = "(standard input)"  # its name in results
 
 
@@ -93,7 +101,7 @@ class Findings:
     files: list[FileRead] = field(default_factory=list)  # the files that were read, in order
     # the probability that one of the documents answers at all; None if the model cannot say
     answers: float | None = None
-    # of the sentences
+    # the documents that hold `sentences`
     documents: list[tuple[FileDocument, Scored]] = field(default_factory=list, repr=False)
 
     def as_json(self) -> dict[str, object]:
@@ -173,9 +181,14 @@ MOST_PLACES = 1000  # the most places of a text that an answer lists; all are co
 
 @dataclass
 class _TextPlaces:
-    """The first places of a text, in the order of its documents, and the number of all."""
+    """The first places of a text, in the order of its documents, and the number of all.
 
-    since: float = math.inf  # number of the first document that was counted when it was read
+    Attributes:
+        since: the number of the document with which the text came among the best. `_Pool` counts
+            its places in this document and later ones; inf: in none.
+    """
+
+    since: float = math.inf
     first: list[Place] = field(default_factory=list)
     count: int = 0
 
@@ -189,24 +202,28 @@ class _Pool:
     """
 
     most: int
-    # text -> its best score, and minus the number of its first document
+    # text -> its best score, and the number of the first document where it has it; minus, so that
+    # of equal scores the earlier one is the greater
     best: dict[str, tuple[float, int]] = field(default_factory=dict)
     # the places of the best texts, in all documents
     places: dict[str, _TextPlaces] = field(default_factory=dict)
-    # each with the texts whose places in it are counted
+    # by number, each with the texts whose places in it are counted
     documents: dict[int, tuple[FileDocument, Scored, Collection[str]]] = field(default_factory=dict)
 
     def add(self, number: int, source: FileDocument, scored: Scored) -> None:
         """Add a document; numbers grow."""
+        # 1. Its best sentences by text, and those of the pool's texts; then the pool's best texts.
+        # The scores of different documents are compared with `nearness`.
         nearness = 0.0 if scored.first is None else scored.first.nearness
         groups = group_repeats(scored.ranked(), self.most, self.best)
-        sentences = {wording(group[0].text): sorted(group, key=_PLACE) for group in groups}
+        sentences = {wording(group[0].text): sorted(group, key=_POSITION) for group in groups}
         for text, group in zip(sentences, groups, strict=True):
             rank = (group[0].score + nearness, -number)
             self.best[text] = max(rank, self.best.get(text, rank))
         ranked = sorted(self.best.items(), key=lambda item: item[1], reverse=True)
         self.best = dict(ranked[: self.most])
         self.places = {text: self.places.get(text) or _TextPlaces(number) for text in self.best}
+        # 2. The places in it of the texts that are in the pool now.
         best = {text: group for text, group in sentences.items() if text in self.best}
         listed: list[tuple[str, Sentence]] = []
         for text, group in best.items():
@@ -217,6 +234,7 @@ class _Pool:
         located = locate(source.file, source.document, spans)
         for (text, _), place in zip(listed, located, strict=True):
             self.places[text].first.append(place)
+        # 3. The documents with the best texts; all others are let go.
         self.documents[number] = (source, scored, list(best))
         numbers = sorted({-negative for _, negative in self.best.values()})
         self.documents = {number: self.documents[number] for number in numbers}
@@ -238,10 +256,10 @@ def find(
 ) -> Findings:
     """Find the sentences that answer a query: the best of all documents together.
 
-    Only the documents with the best sentences after the first look, 60 or `top_k`, are kept in
-    memory; a model with a second look then reads these sentences again. Sentences that differ only
-    in whitespace count once. All their places in a file are counted if the sentence is among the
-    best of that file, or of the files before it; the first `MOST_PLACES` are listed.
+    Only the documents with the best sentences after the first look, 88 or `top_k` if it is more,
+    are kept in memory; a model with a second look then reads these sentences again. Sentences that
+    differ only in whitespace count once. All their places in a file are counted if the sentence is
+    among the best of that file, or of the files before it; the first `MOST_PLACES` are listed.
 
     Args:
         documents: read one after another, so an iterator need not hold them all.
@@ -265,7 +283,8 @@ def find(
     expect_count(top_k, "top_k")
     findings = Findings(unit or retriever.model.unit)
     pool = _Pool(max(top_k, READ_AGAIN_TOGETHER))
-    # 1. The first look at every document, which needs no other document.
+    # 1. The first look at every document, which needs no other document. It reads ahead in
+    # `unread`, and gives scores for the documents with text, in order.
     documents, unread = tee(documents)
     with_text = (source for source in unread if source.document.text.strip())
     if retriever.remembers:
@@ -297,6 +316,7 @@ def find(
         ):
             key = wording(sentence.text)
             places = pool.places.setdefault(key, _TextPlaces())
+            # not counted by the pool, because the text was not yet among the best
             if number < places.since or key not in counted:
                 places.count += 1 + len(sentence.also) + sentence.also_omitted
                 places.first += located[: MOST_PLACES - len(places.first)]
@@ -308,7 +328,7 @@ def find(
         also = tuple(place for place in dict.fromkeys(places.first) if not place.same(sentence))
         omitted = places.count - len(places.first)
         if not any(place.same(sentence) for place in places.first):
-            omitted -= 1  # the sentence itself
+            omitted -= 1  # the sentence itself, which is counted and not listed
         parts = retriever.explain(query, scored, sentence.index) if explain else None
         findings.sentences.append(replace(sentence, also=also, also_omitted=omitted, parts=parts))
         if not any(known is scored for _, known in findings.documents):
@@ -346,7 +366,8 @@ def _vectors(
         for source, vectors in zip(again, remembering, strict=True):
             tokens += len(vectors.ids)
             if cache is not None and source.content is not None:
-                # Documents are encoded together, so each has its share of the time.
+                # Documents are encoded together, so each has a share of the time until now: its
+                # part of the tokens until now.
                 share = len(vectors.ids) / max(1, tokens)
                 seconds = source.seconds + (time.perf_counter() - start - parsing) * share
                 cache.put(source.file, source.content, source.document, vectors, seconds)
@@ -373,13 +394,14 @@ def answering(
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
     groups = group_repeats(ranked, count, also)
     # of each text the best sentence, and the first ones in the document
-    listed = [(group[0], sorted(group, key=_PLACE)[: MOST_PLACES + 1]) for group in groups]
+    listed = [(group[0], sorted(group, key=_POSITION)[: MOST_PLACES + 1]) for group in groups]
     sentences = {s.index: s for best, firsts in listed for s in (best, *firsts)}
     located = locate(source.file, source.document, [(s.start, s.end) for s in sentences.values()])
     places = dict(zip(sentences, located, strict=True))
     answers = []
     for group, (best, firsts) in zip(groups, listed, strict=True):
         others = [s for s in firsts if s is not best][:MOST_PLACES]
+        # a question or heading also gets the first text below it
         last = max(min(len(spans) - 1, best.index + context), scored.text_below(best.index))
         sentence = AnsweringSentence(
             **vars(places[best.index]),

@@ -2,14 +2,19 @@
 ids of the whole.
 
 `cut_pattern` reads a parsed `tokenizer.json` and returns a pattern whose matches end at such
-places, or None if no place can be shown to be safe. The proof follows the pipeline, for a cut
-between the characters a and b:
+places, or None if no place can be shown to be safe. `LibraryTokenizer.cut` (`text/library.py`) cuts
+there. It encodes each part together with the character before the cut, and drops the tokens of that
+character: so a part ends with the character a, and the next one is read as a, then b, and so on.
+Neither is a blank at the end or the beginning of what is encoded.
+
+The proof follows the pipeline, for a cut between the characters a and b:
 
 added tokens   no token that is matched in text can contain the pair (a, b), so no match crosses the
                cut;
 normalizer     works per character, or on graphemes and combining sequences that never join a with b
                (the classes of a and b below are stable under the Unicode normal forms), or only
-               touches the very ends of a text;
+               touches the very ends of a text: what it adds before a part is dropped with a, and
+               there are no blanks to strip;
 pre-tokenizer  splits at the cut whatever surrounds it: everything it does on the left ends there,
                everything it does on the right starts there. Regular expressions are recognized by
                their exact text, because a proof needs the text;
@@ -23,21 +28,22 @@ from typing import Any
 
 Spec = dict[str, Any]  # a parsed JSON object of tokenizer.json
 
-# Letters and digits that stay letters or digits under NFC, NFD, NFKC, NFKD and lower-casing. Marks
-# may follow after NFD.
+# Letters and digits that stay letters or digits under NFC, NFD, NFKC, NFKD and lower-casing.
+# Combining marks may follow after NFD.
 _WORD = (
     "A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u03a9\u03b1-\u03c9"
     "\u0410-\u044f\u3041-\u3096\u30a1-\u30fa\uac00-\ud7a3"
 )
 _IDEOGRAPH = "\u4e00-\u9fff"
-# Characters without a decomposition: no mark can appear between a and b.
+# Characters without a decomposition: no combining mark can appear between a and b.
 _STABLE = "A-Za-z0-9" + _IDEOGRAPH
 # ends of clauses; no apostrophes, because contractions contain them
 _CLOSING = r".,;:!?)\]}%" + '"'
 # Punctuation: that of ASCII except ' _ ` and the common Chinese and Japanese marks.
 _PUNCT = r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 
-# Two kinds of cuts between a and b, by what b is: a space; or a newline or a punctuation mark.
+# Two kinds of cuts between a and b, by what b is: "space"; or "mark", for a newline or a mark of
+# punctuation. Below, a set of kinds passes from step to step, and loses those that may be unsafe.
 _SPACE = "space"
 _MARK = "mark"
 _PATTERNS = {_SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )", _MARK: f"[{_STABLE}](?=[\n{_PUNCT}])"}
@@ -134,6 +140,7 @@ def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
         ):
             space = part["content"]
         elif kind not in _HARMLESS and not (
+            # only quotes; a "Regex" counts as " ", which is none
             kind == "Replace" and set(part["pattern"].get("String", " ")) <= set("'`")
         ):
             return _NONE, space
@@ -151,16 +158,20 @@ _BREAKS = {
 
 def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the kinds of cuts where this pre-tokenizer always splits, and the kinds for which
-    other pre-tokenizers decide.
+    other pre-tokenizers decide. A kind in neither set has no proof.
     """
     kind = part["type"]
+    # writes spaces as "\u2581", and splits before them
     if kind == "Metaspace":
         split = part.get("split", True) and part.get("replacement", "\u2581") == "\u2581"
         return (_ONLY_SPACE if split else _NONE), _ONLY_SPACE
+    # the normalizer or an earlier step has replaced spaces, which the steps below look for
     if space != " ":
         return _NONE, _NONE
+    # splits as the first of `_PROVEN_SPLITS`; without it, only writes bytes as letters
     if kind == "ByteLevel":
         return (_BOTH, _NONE) if part.get("use_regex", True) else (_NONE, _BOTH)
+    # splits only beside punctuation; where a space begins, other steps decide
     if kind == "Punctuation" and part.get("behavior", "Isolated") != "MergedWithNext":
         return _NONE, _ONLY_SPACE
     isolates = (
@@ -181,18 +192,22 @@ def _after_pre_tokenizer(spec: Spec, kinds: frozenset[str], space: str) -> froze
     for part in _steps(spec.get("pre_tokenizer")):
         breaks, leaves = _breaks(part, space)
         broken |= passed & breaks
+        # Where a step has split, later steps see the two sides apart, and cannot undo it.
         passed &= breaks | leaves | broken
+        # how each writes a space
         space = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}.get(part["type"], space)
     return broken | (passed & _ONLY_SPACE if _vocabulary_breaks(spec["model"], space) else _NONE)
 
 
 def _vocabulary_breaks(model: Spec, space: str) -> bool:
-    """Return whether no merge of a BPE model can cross a cut before a space."""
+    """Return whether no merge of a BPE model can cross a cut before a space, written `space`."""
+    # with these options a token is not only what merges make of its characters: no proof
     if model.get("type") != "BPE" or any(
         model.get(option)
         for option in ("ignore_merges", "end_of_word_suffix", "continuing_subword_prefix")
     ):
         return False
+    # a space after another character; "\u0120" and "\u010a" are a space and a newline as bytes
     inner = re.compile(rf"[^\s\u2581\u0120\u010a]{space}")
     # A character outside the vocabulary could be fused with its neighbors into one unknown token.
     return space in model["vocab"] and not any(inner.search(token) for token in model["vocab"])
@@ -203,14 +218,16 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
     added = spec.get("added_tokens") or []
     matched = [token for token in added if not token.get("special")]
     strips = any(part["type"] == "Strip" for part in _steps(spec.get("normalizer")))
-    # Text after a matched token counts as the start of a text, which the character kept before
-    # a cut cannot show.
+    # The library takes the text after a matched token for the start of a text, and strips it or
+    # adds a space. A part that is cut behind the token begins with its last character only, which
+    # is no token, so the text after it would be taken for the middle of a text.
     starts = (strips or adds_space(spec)) and any(
         not token["content"].isspace() for token in matched
     )
     letters = set("".join(token["content"] for token in matched))
-    # A special token is not matched, but the search skips its text: this matters where another
-    # token could overlap it.
+    # A special token is not matched. But the search for tokens also skips the text of a special
+    # token, and so may miss a matched token that overlaps it. So a special token counts if it
+    # shares a character with a matched one.
     contents = [
         token["content"]
         for token in added
@@ -219,6 +236,7 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
     blank_inside = any(re.search(r"[^\s\u2581][\s\u2581]", content) for content in contents)
     if starts or blank_inside or any(token.get("rstrip") for token in matched):
         return _NONE
+    # characters that can be b in a cut of the kind "mark", or a, as ideographs can
     other_inside = any(
         re.search(rf".[{_PUNCT}{_IDEOGRAPH}]|[{_PUNCT}{_IDEOGRAPH}].", content, re.DOTALL)
         for content in contents

@@ -5,8 +5,16 @@ a colon, a key and its value, a code), if they have columns, or if they are shor
 wrapped: the first word of the next line would have fitted. A line that does not begin like the
 others continues the entry above it. Prose, verse and quoted mail have no entries.
 
-`Entries` looks at the whole text once, for what is common in it; its method `of` then cuts one
-paragraph into entries. `_sign` says how a line begins: a name of a group of `_SIGN`.
+`Entries` looks at the whole text once: is it a log or a chat, are there settings, records, or
+speakers? Its method `of` then cuts one paragraph into entries; document.py calls it for each.
+
+A sign is the name of how a line begins (`LINES`: "stamp", "key", ...; `_sign` finds it), or "timed"
+for a line that ends with a time. A line is flush if it is not indented. A turn is what a speaker
+says before another one does. A record is a paragraph of keys and values, as of a contact, that is
+one entry.
+
+To change what counts as a beginning, change `LINES`; how many lines must begin so, the shares and
+numbers from `_CLEAR` on; what is tried first, the order in `of`.
 """
 
 from __future__ import annotations
@@ -31,6 +39,7 @@ _DATE = (
 )
 _TIME = r"\d\d?:\d\d(?::\d\d)?(?![\d:])"
 _HALF = r"(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?"  # of the day
+# the levels of logs
 _LEVEL = (
     "TRACE|DEBUG|INFO|INFORMATION|NOTICE|WARN|WARNING|ERR|ERROR|SEVERE|FATAL|CRITICAL|CRIT|ALERT"
     "|EMERG|PANIC|VERBOSE"
@@ -99,6 +108,7 @@ TURN = (
 )
 _TURN = re.compile(TURN)
 _SPOKEN = re.compile(r"[^:=]{1,60}:(?!\S)")
+# the signs of logs and chats
 _OF_LOGS = ("stamp", "timed", "below", "level", "bracket", "speaker")
 _COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t|[ ]?\.{2,}[ ])[^\s.]")  # also "Valve ... 7"
 _ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
@@ -113,7 +123,8 @@ _SECTION = re.compile(r"\[{1,2}([^\[\]]{1,80})\]{1,2}")
 _SHORT_KEY = re.compile(r"[\"']?\S{1,60}(?:[ ][^\s:=]{1,60})?[ \t]*(?:=|:(?=\s|\Z))")
 _PARENT = re.compile(r"([^\s:=#;-][^:=#]{0,80}):")
 _ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
-# the end of lines of settings in braces; a task with its project or context
+# Two forms whose lines are entries by themselves: settings in braces, by their end; and tasks of
+# todo.txt, by the date or the project: "x 2024-05-01 call", "call Ana +garden @phone".
 _BRACES = re.compile(r"[{};]\s*\Z|\A(?:x|\([A-Z]\))[ ]\d{4}-|[ ][+@][^\W\d]\w*(?=\s|\Z)")
 _CLEAR = 0.6  # the least share of the lines of a paragraph that begin like entries
 # the least shares of entries among the lines of a log or a chat, whose messages have many lines
@@ -162,15 +173,18 @@ class Entries:
 
     Attributes:
         log: the sign that begins the entries of a file that is a log or a chat; None: another file.
+        _names_above: in a chat with times on lines of their own ("below"), the speaker's name is in
+            the line above the time; so if the text does not begin with a time.
+        _settings: the file as a whole is settings.
+        _records: the keys of the first lines of records.
+        _speakers: the names of speakers who speak in turn.
     """
 
     def __init__(self, text: str) -> None:
-        # 1. Whether the file as a whole is a log, or settings.
-        # 2. The keys of records, which begin several paragraphs, above another: they are one entry.
-        # 3. The names of speakers, who speak in turn: a turn may have several lines.
+        # One look at all lines counts what the decisions below need.
         signs: Counter[str | None] = Counter()
-        pairs: Counter[tuple[str, str]] = Counter()  # keys of the first lines of paragraphs
-        opening = ""
+        pairs: Counter[tuple[str, str]] = Counter()  # keys of the first two lines of paragraphs
+        opening = ""  # the key of the line above, if that is the first of a paragraph
         self._names_above = False
         names: Counter[str] = Counter()  # words that may be names of speakers
         flush = 0  # lines that are not indented
@@ -181,23 +195,30 @@ class Entries:
             sign = _sign(line)
             key = _key(line) if sign == "key" else ""
             flush += not line[0].isspace()
+            # decided by the first line with text
             self._names_above = sign != "below" if not signs else self._names_above
+            # an indented line may go on with the entry above, unless it has a key or a time alone
             indented = line[0].isspace() and sign not in ("key", "below")
             signs["indented" if indented else sign] += 1
+            # whether it is the first line of a paragraph
             begins = text[max(0, match.start() - 2) : match.start()] in ("", "\n\n")
             pairs[opening, key] += bool(opening and key and not begins)
             opening = key if begins else ""
             turn = _TURN.match(line)
             if turn or (line[0].isupper() and _SPOKEN.match(line)):
                 names[turn[0].strip(" :.\t") if turn else key] += 1
+        # 1. Whether the file as a whole is a log or a chat.
         deeper = signs.pop("indented", 0)
         best = max(_OF_LOGS, key=lambda sign: signs[sign])
         least = flush * _SHARES.get(best or "", _CLEAR)
         self.log = best if signs[best] >= max(_FEW, least) else None
+        # 2. Whether it is settings.
         settings = signs["key"] + signs["comment"] + signs["section"]
         most = max(_CLEAR * signs.total(), _INDENTED * (signs.total() + deeper))
         self._settings = signs["key"] >= _FEW and settings >= most
+        # 3. Records: several paragraphs begin with the same two keys.
         self._records = {first for (first, _), count in pairs.items() if count > 1}
+        # 4. Speakers: several names that come again.
         turns = Counter({name: count for name, count in names.items() if name and count > 1})
         talk = len(turns) > 1 and turns.total() >= max(_TURNS, _TURN_LINES * flush)
         self._speakers = set(turns) if talk and not self._records else set()
@@ -209,9 +230,13 @@ class Entries:
         return _key(line) in self._speakers or _TURN.match(line) is not None
 
     def of(self, lines: Sequence[str]) -> list[Entry]:
-        """Return the entries of a paragraph from its lines, which have text; [] for prose."""
+        """Return the entries of a paragraph from its lines, which have text; [] for prose. The
+        first of the numbered cases that holds decides.
+        """
+        # 1. A table that is drawn.
         if rules := [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]:
             return sorted(_table(lines, rules))
+        # 2. A chat whose times have lines of their own; another chat or a log.
         if self.log == "below":
             times = (n for n, line in enumerate(lines) if _sign(line) == "below")
             return _from((max(0, n - self._names_above) for n in times), len(lines))
@@ -219,8 +244,11 @@ class Entries:
             flush = (n for n, line in enumerate(lines) if not line[0].isspace())
             return _from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
         signs = [_sign(line) for line in lines]
+        # 3. Turns of speakers.
         if self._speakers and any(map(self.is_turn, lines)):
             return _from((n for n, line in enumerate(lines) if self.is_turn(line)), len(lines))
+        # How often each sign begins an entry of these lines. `base`: all lines that could begin
+        # one, also lines without a sign.
         counts = Counter(
             sign
             for sign, line in zip(signs, lines, strict=True)
@@ -230,18 +258,22 @@ class Entries:
         base = counts.total()
         del counts[None]
         main, count = counts.most_common(1)[0] if counts else ("", 0)
+        # 4. Settings, or a record.
         begins = signs[0] in ("key", "comment", "section")
         if (self._settings and begins) or (main == "key" and _are_keys(lines, count, base)):
             if _key(lines[0]) in self._records and len(lines) > 1:
                 return [Entry(0, len(lines))]
             return list(_settings(lines, signs))
+        # 5. Settings in braces, or tasks.
         if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
             return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
+        # 6. Lines with one sign. Prose has keys, which 4 has tried, and codes, which need more.
         if main not in ("key", "code") and count >= max(2, _CLEAR * base):
             return _from(_begun(signs, {main}), len(lines))
+        # 7. Lines with codes, or with several signs.
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
             return _from(_begun(signs, set(counts)), len(lines))
-        # a line without columns belongs to the row above it if it is indented
+        # 8. Columns. A line without columns belongs to the row above it if it is indented.
         outer = [line for line in lines if not line[0].isspace()] or lines
         columns = sum(_COLUMNS.search(line) is not None for line in outer)
         if columns >= max(_FEW, _CODES * len(outer)) and not any(map(_ITEM.match, outer)):
@@ -253,6 +285,7 @@ class Entries:
                 ),
                 len(lines),
             )
+        # 9. Rows of a table or of a list.
         rows = len(lines) >= _FEW and _are_rows(lines)
         return _from(range(len(lines)), len(lines)) if rows else []
 
@@ -276,10 +309,12 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
     yield from (Entry(rule, rule + 1, "contents") for rule in rules)
     edges = pairwise([begin - 1, *rules, len(lines)])
     parts = [(above + 1, below) for above, below in edges if above + 1 < below]
+    # a grid, of reStructuredText: "+---+---+"
     is_grid = lines[rules[0]].lstrip().startswith("+")
     lead: tuple[str, ...] = ()
     if len(parts) > 1 and (not is_grid or "=" in lines[parts[0][1]]):
         yield Entry(*parts[0], "heads")
+        # the first part has the names, of which a column may have several lines
         columns = zip(*map(_BAR.split, lines[slice(*parts.pop(0))]), strict=False)
         title = _CAPTION.match(lines[0])
         caption = lines[0][title.end() :] if title else ""
@@ -328,7 +363,9 @@ def _from(starts: Iterable[int], end: int) -> list[Entry]:
 
 
 def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Entry]:
-    """Yield keys with their values, comments, and as headings the names of sections."""
+    """Yield keys with their values, comments, and as headings the names of sections: "[server]", or
+    a key without a value above deeper lines or a list.
+    """
     depths = [len(line) - len(line.lstrip()) for line in lines]
     starts = []
     comments = set(_begun(signs, set()))
@@ -361,12 +398,15 @@ def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Ent
 def _are_rows(lines: Sequence[str]) -> bool:
     """Return whether lines that do not begin alike are the rows of a table or of a list."""
     count = len(lines)
+    # items, with a bullet or a number, are no rows
     if any(map(_ITEM.match, lines)):
         return False
+    # rows: most lines have columns, or one word; or all are terms with their meanings
     columns = sum(_COLUMNS.search(line) is not None for line in lines)
     words = sum(len(line.split(maxsplit=1)) == 1 for line in lines)
     if max(columns, words) >= _CODES * count or all(map(_TERM.match, lines)):
         return True
+    # prose or verse: some lines stop like clauses, or begin like them
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)
     joining = sum(_JOINING.match(line) is not None for line in lines)
@@ -374,15 +414,18 @@ def _are_rows(lines: Sequence[str]) -> bool:
         return False
     width = max(map(len, lines))
     wrapped = _fitting(lines) < _CLEAR
-    columns = any(
+    # rows with separators: each line has as many
+    separated = any(
         len({line.count(sign) for line in lines}) == 1 and lines[0].count(sign) >= least
         for sign, least in ((",", 1), (";", 1), (":", 2), ("|", 1))
     )
-    if columns:
+    if separated:
         return width < _WRAPPED or not wrapped
+    # wrapped lines are prose, unless they are narrow and do not begin with small letters
     named = sum(not line[0].islower() for line in lines) >= _CODES * count
     if wrapped and not (named and width < _WRAPPED):
         return False
+    # a list: many lines begin with one word; or lines are short, and not of even length as verse is
     alike = Counter(line.split(maxsplit=1)[0] for line in lines).most_common(1)[0][1]
     even = min(map(len, lines)) > _EVEN * width >= _EVEN * _VERSE
     short = count >= _LIST and width <= _SHORT and not even

@@ -1,4 +1,20 @@
-"""Blocks and tables while a page is read: which tables hold data, and which only place prose."""
+"""Blocks and tables while a page is read: which tables hold data, and which only place prose.
+
+The readers of HTML, Word, PowerPoint, OpenDocument and Excel files add to a `Flow` what they meet.
+
+1. `Flow.add` adds a block of text; `open_table`, `open_row` and `open_cell` open a table, in which
+   blocks are added to the open cell.
+2. `Flow.close_table` asks `TableBlock.is_layout`. A table that only places prose becomes the blocks
+   of its cells (`flat`); one with data stays a `TableBlock`.
+3. `Flow.add_to` adds all to the document, in order; a table with `TableBlock.add_to`:
+   `_placed` puts the values of each row in the columns of the grid, with merged cells;
+   `_lines` joins signs, such as "$", with their amounts; `_parts` cuts where another table begins;
+   `_columns` says which columns of the grid count; `_add_lines` adds the rows (`table.add_rows`).
+
+A head is a cell, or a row of cells, with the name of a column. A title is a row of one value above
+the rows of a table. A lead (`leads`) is a link to another block of the page, or to another page of
+the book.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +45,8 @@ _SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")  #
 _SIGN_AFTER = re.compile(r"[)%*]+")  # ")", "%"
 # a cell that is only such a sign
 _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
-CAPTION = "caption"  # the kind of paragraphs that the file calls so; they are added as paragraphs
+# the kind of paragraphs that the file calls so, only here: in the document they are paragraphs
+CAPTION = "caption"
 _MOST_CAPTION = 300  # the most characters of other paragraphs that can be captions
 _NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")  # "(a)", "(12)"
 _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # only lines, or dots that lead to a number
@@ -48,7 +65,7 @@ class FlowBlock(NamedTuple):
     Attributes:
         level: of a heading.
         links: the texts of its links, if it holds nothing else.
-        leads: how many of these lead to other blocks.
+        leads: how many of these links lead to other blocks.
     """
 
     text: str
@@ -113,8 +130,8 @@ class TableRow:
     """A row of a table.
 
     Attributes:
-        marked: the file says that its cells are names of columns.
-        values: once the table is complete.
+        marked: the file says of the row that its cells are names of columns, or its bold text does.
+        values: the texts in their columns; set by `_lines`, once the table is complete.
     """
 
     marked: bool
@@ -124,6 +141,7 @@ class TableRow:
 
     @property
     def head(self) -> bool:
+        """Whether the file says that it names columns: of the row, or of each of several cells."""
         return self.marked or (len(self.cells) > 1 and all(cell.head for cell in self.cells))
 
     @property
@@ -145,12 +163,13 @@ class TableRow:
 
     @property
     def has_names(self) -> bool:
+        """Whether it names columns: it is a head, or each of several cells is a heading."""
         return self.head or (
             len(self.values) > 1 and all(cell.level is not None for cell in self.filled)
         )
 
     def is_title(self, columns: Sequence[int]) -> bool:
-        """Return whether it is one value over all columns of a table."""
+        """Return whether it is one value over all columns of a table. `columns`: their starts."""
         first = self.values[0]
         whole = first.start <= columns[0] and first.end > columns[-1]
         return len(columns) > 1 and len(self.values) == 1 and (whole or len(self.cells) == 1)
@@ -161,7 +180,7 @@ class TableBlock:
     """A table as it is drawn.
 
     Attributes:
-        named: its first row has the names of its columns.
+        named: the file says that its first row has the names of its columns.
         is_sheet: it is a sheet of a spreadsheet: it places no prose, and may hold many tables.
         cell: the open cell.
     """
@@ -180,7 +199,7 @@ class TableBlock:
 
     @property
     def leads(self) -> int:
-        """How many links to other blocks are all that it holds, besides numbers."""
+        """How many links to other blocks it holds; 0 if it holds other words than such links."""
         pieces = [piece for row in self.rows for piece in row.pieces]
         if any(not piece.leads and _LETTER.search(piece.text) for piece in pieces):
             return 0
@@ -218,16 +237,21 @@ class TableBlock:
             yield from pieces
 
     def add_to(self, canonical: Canonical) -> None:
-        """Add the rows. Rows of one cell above a table are its titles."""
+        """Add the rows. Rows of one cell above a table are its titles: they are added as paragraphs
+        and are in the caption of the rows below. A row that is a heading is added as one.
+        """
         caption = self.caption
         parts = list(self._parts())
         for number, lines in enumerate(parts):
             columns = _columns(lines)
             level = lines[0].level
+            # A part of one column has titles of the part below it, unless there is none, or it is
+            # long: then it is a list.
             listed = len(lines) > _MOST_TITLES or number + 1 == len(parts)
+            # The titles are the rows above the first row that is none; the last row never is one.
             untitled = (at for at, line in enumerate(lines) if not line.is_title(columns))
             titles = next(untitled, len(lines) - 1)
-            if level is not None or (len(columns) == 1 and not listed):
+            if level is not None or (len(columns) == 1 and not listed):  # a heading, or titles
                 titles = len(lines)
             for line in lines[:titles]:
                 canonical.page = line.page
@@ -251,6 +275,7 @@ class TableBlock:
                 continue
             starts = {value.start for value in line.values}
             counted = {value.start for value in line.values if is_amount(value.text)}
+            # new names of columns: no amount where there were amounts above
             names = not counted and starts & amounts
             single = len(starts) == 1 and len(columns) > 1
             if part and (
@@ -336,11 +361,14 @@ def _join_signs(values: Sequence[_Value], marks: set[int], rules: set[int]) -> l
 
 
 def _columns(lines: Sequence[TableRow]) -> list[int]:
-    """Return the columns that have values; a column of spaces between others is none."""
+    """Return the first columns of values. A value that spans columns in which narrower values begin
+    adds none: from [0, 1), [2, 3) and the merged [0, 3) come 0 and 2.
+    """
     spans = {(value.start, value.end) for line in lines for value in line.values}
     columns: list[int] = []
     for start, end in sorted(spans, key=lambda span: (span[1] - span[0], span)):
         at = bisect_left(columns, start)
+        # no column begins in [start, end) so far
         if at == len(columns) or columns[at] >= end:
             columns.insert(at, start)
     return columns
@@ -349,6 +377,7 @@ def _columns(lines: Sequence[TableRow]) -> list[int]:
 def _add_lines(
     canonical: Canonical, lines: Sequence[TableRow], columns: Sequence[int], caption: str
 ) -> None:
+    """Add the rows of one table, below its titles."""
     heads = sum(line.has_names for line in lines)
     heads = heads or count_names([_cells(line.values, columns, head=True) for line in lines])
     rows = [_cells(line.values, columns, head=n < heads) for n, line in enumerate(lines)]
@@ -426,9 +455,11 @@ class Flow:
     def close_table(self) -> None:
         if self._open:
             table = self._open.pop()
+            # a bold row above one that is not names the columns
             rows = [row for row in table.rows if len(row.filled) > 1][:2]
             if [row.bold for row in rows] == [True, False]:
                 rows[0].marked = True
+            # the table is no longer open, so `_target` is what is around it
             if table.is_layout():
                 self._target().extend(table.flat())
             else:

@@ -1,6 +1,15 @@
 """Read HTML and XHTML: the visible text of a page, without scripts, styles and navigation.
 
-read_html -> add_page -> _walk, over the elements in order -> _Page, which makes blocks of them
+`read_html` reads a file, and `add_page` one page. `_Page.read` goes through the elements in order
+(`walk` of parts.py), and sees each at its "start" and its "end", or once as "skip" if it is left
+out. The text of a page is in nodes named "-text", which also come as "skip", but are read.
+
+1. `_inline` handles links, raised text and labels, within a line. Their text, and all other, is
+   collected in `inline`.
+2. `_block` ends the text at the start and the end of a block element: `_flush` makes a block of it,
+   and adds it to the `Flow` (flow.py), which knows the open tables.
+3. `_without_page_numbers` drops the numbers of printed pages, and `_with_contents` finds tables of
+   contents, in the blocks of the whole page.
 """
 
 from __future__ import annotations
@@ -194,7 +203,7 @@ class _Page:
     """A collector of inline text up to the start or end of a block element.
 
     Args:
-        unshown: the `mem_id` of elements that the page's styles hide.
+        unshown: the `mem_id` of elements that the page's styles hide (Lexbor's number of a node).
         others: the names of the other pages of its book.
         left_out: names of elements that are not read, besides scripts and the like.
     """
@@ -206,9 +215,10 @@ class _Page:
         self.opened: dict[int, int] = {}
         self.kinds = [_KINDS["blockquote"]]  # kinds of the open elements that set one
         self.links: list[str] = []  # texts of links in `inline`
-        self.inner = 0  # how many of these lead to a part of a page
-        self.titles: set[str] = set()  # words of headings
-        self.parts: dict[str, LexborNode] = {}  # the page's parts by name
+        # how many of `links` lead to a part of this page, or to another page of the book
+        self.inner = 0
+        self.titles: set[str] = set()  # the letters of headings
+        self.parts: dict[str, LexborNode] = {}  # elements that links can lead to, by name
         self.omitted: Counter[str] = Counter()  # characters
         self._unshown = unshown
         self._others = others
@@ -219,7 +229,7 @@ class _Page:
             self.parts[node.attributes.get("id") or node.attributes.get("name") or ""] = node
         for event, node in walk(body, _children, self._is_left_out):
             tag = node.tag or ""
-            if tag == "-text":
+            if tag == "-text":  # comes as "skip": `_is_left_out` keeps `walk` from opening it
                 self.inline.append(node.text_content or "")
             if event == "skip":
                 continue
@@ -230,7 +240,7 @@ class _Page:
                 if event == "start":
                     shown = _shown_control(node)
                 self.inline.append(shown)
-            if tag in _INLINE:
+            if tag in _INLINE:  # a label is of `_CONTROLS` too
                 self._inline(event, node)
             elif tag == "br" and event == "start":
                 self.inline.append(_LINE_BREAK)
@@ -242,6 +252,7 @@ class _Page:
         file might miss.
         """
         tag = node.tag or ""
+        # "-text" and the like are no elements
         if tag in _LEFT_OUT or tag in self._left_out or tag.startswith(("-", "!")):
             return True
         if tag in _STRUCK:
@@ -265,14 +276,16 @@ class _Page:
         )
 
     def _inline(self, event: str, node: LexborNode) -> None:
-        """Keep the text of a link at its end; write a raised number as a power or a note, and a
-        link to a note in brackets.
+        """At the end of an inline element: write a raised number as a power or a note, and a link
+        to a note in brackets; keep the texts of other links, and of labels for navigation, in
+        `links`.
         """
         if event == "start":
             self.opened[node.mem_id] = len(self.inline)
             return
         start = self.opened.pop(node.mem_id, 0)
         text = "".join(self.inline[start:]).strip()
+        # a few pieces are enough to see the word before it
         before = "".join(self.inline[max(start - 4, 0) : start])
         if node.tag in ("sup", "span"):
             if _is_raised(node):
@@ -325,6 +338,7 @@ class _Page:
             self.flow.close_table()
         elif tag == "tr" and self.flow.table is not None:
             row = self.flow.table.rows[-1]
+            # a row that only has links, one of them through the pages of a manual, is left out
             links = [piece.links for piece in row.pieces if isinstance(piece, FlowBlock)]
             if all(links) and any(_NAVIGATION.fullmatch(text) for texts in links for text in texts):
                 row.cells.clear()
@@ -347,12 +361,15 @@ class _Page:
         """Add the inline text as a block."""
         text = "".join(self.inline)
         links = tuple(self.links)
+        # 0 unless all links lead to parts, and (below) all words are in links: only then the block
+        # can be of a table of contents
         inner = self.inner if self.inner == len(links) else 0
         self.inline = []
         self.links = []
         self.inner = 0
         if not text or text.isspace():
             return
+        # compared without signs, which often separate links
         only_links = bool(links) and _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links))
         if only_links and self.flow.table is None and any(map(_NAVIGATION.fullmatch, links)):
             return
@@ -402,7 +419,8 @@ def _without_page_numbers(pieces: Sequence[FlowBlock | TableBlock]) -> list[Flow
         if isinstance(piece, FlowBlock) and not piece.leads
         if (number := _PAGE_NUMBER.fullmatch(piece.text))
     ]
-    # numbers that count up have the same distance from their places among the numbers
+    # Numbers that count up (7, 8, 9 at the places 0, 1, 2 among the numbers) all differ by the same
+    # (7) from their places.
     counted = groupby(enumerate(numbers), lambda placed: placed[1][1] - placed[0])
     runs = [[at for _, (at, _) in run] for _, run in counted]
     dropped = {
