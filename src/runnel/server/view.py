@@ -1,4 +1,4 @@
-"""What the page shows, as values for JSON, and the report of `runnel find --html`.
+"""What the server's page at "/" shows, as values for JSON; the report of `runnel find --html`.
 
 document_view, answers_view, picture_view    a document's blocks; the sentences that answer a
                                              query; a page of a PDF as a picture
