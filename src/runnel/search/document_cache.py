@@ -3,7 +3,8 @@
 find/CACHEDIR.TAG is the mark of the folder: without it, a folder with other files is not used.
 find/CONTENT-MODEL.safetensors has "document", the canonical text with its places as JSON, and
 "sentences", their vectors. CONTENT is a digest of the file and of the options for reading it,
-MODEL of the model's files, so entries never become outdated. The digest of an entry covers its
+MODEL of the dtypes, and of the sizes and times of the model's files, so entries never become
+outdated. The digest of an entry covers its
 name, so an entry in the place of another is reported. The modification time of an entry is its
 last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed.
 Files of other names and subfolders are not touched.
@@ -92,6 +93,7 @@ def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
     Errors as of `is_cache`.
     """
     files = []
+    # without a mark: empty, or of an older version; for any other folder `is_cache` raises
     if is_cache(folder) or folder.is_dir():
         for path in filter(_is_own, folder.iterdir()):
             with suppress(FileNotFoundError):  # another process has removed it
@@ -116,7 +118,7 @@ class DocumentCache:
     """The cache entries of one model and one set of reading options."""
 
     load: Callable[[], SentenceRetriever]  # called when needed
-    model: str
+    model: str  # the name or folder of the model that `load` gives, to find its files
     # what decides how files are read: runnel's version, encoding, unit, the OCR command if any
     reading: Sequence[str | None]
     report: Callable[[str], None]
@@ -137,8 +139,9 @@ class DocumentCache:
             else:
                 with open(name, "rb") as file:
                     kind = recognize(file.read(HEAD_BYTES), name)
+                # for a packed file, the kind that its name says; `ROWS`: kinds with many documents
                 if (recognize(b"", name) if kind == "packed" else kind) not in ROWS:
-                    # they decide between kinds of text
+                    # the suffixes decide between kinds of text
                     suffixes = "".join(Path(name).suffixes[-2:]).lower()
                     return digest(file_digest(name), suffixes, json.dumps(self.reading))
                 reason = f"{name} contains rows, which are not remembered"

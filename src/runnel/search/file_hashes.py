@@ -30,8 +30,8 @@ class FileHashes:
         self._entries: dict[str, tuple[int, int, int, str]] = {}
         # SHA-256 of each file asked for since this object was made, by path
         self.current: dict[str, str] = {}
-        # By path, the SHA-256 of content that could not be read in full. Callers fill it, and do
-        # not try a file again while its content is the same.
+        # By path, the SHA-256 of content of which something could not be read. Callers fill it, and
+        # do not try a file again while its content is the same.
         self.failures: dict[str, str] = {}
         self._text = ""  # the content of the file at `path`, which `save` compares
         # a damaged file counts as missing

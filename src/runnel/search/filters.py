@@ -27,7 +27,7 @@ _COMPARISONS = {
     "in": lambda value, listed: value in listed,
 }
 _SIGNS = tuple(_COMPARISONS)[:-1]
-# what a value of metadata is compared as: whole and other numbers with each other
+# what `matches` compares a value of metadata as: whole and other numbers with each other
 _KINDS: dict[type, FieldType] = {str: "str", bool: "bool", int: "float", float: "float"}
 _EXPECTED = {
     "str": "text",
@@ -56,6 +56,7 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
     for name, value in given.items():
         expect_choice(name, fields, "a field in the filter (an index has those of Index.create)")
         if isinstance(value, Mapping):
+            # an empty mapping is an error, as an unknown comparison is
             for sign, bound in (value or {"": None}).items():
                 expect_choice(sign, _SIGNS, f"the comparison of {name!r}")
                 checked.append((name, sign, typed(name, bound, fields[name])))
@@ -112,6 +113,7 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
             value = float(value)
         fits = isinstance(value, float) and math.isfinite(value)
     if not fits:
+        # Python writes no number of more than 4300 digits
         big = isinstance(value, int) and value.bit_length() > 256
         shown = f"a number of {value.bit_length():,} bits" if big else repr(value)
         raise InputError(f"field {name!r} is {shown}; expected {_EXPECTED[kind]}")
@@ -137,7 +139,8 @@ def to_sql(where: list[Condition], prefix: str, ids: str) -> str:
 def literal(value: object) -> str:
     """Return a value as SQL."""
     if isinstance(value, int) and value == -(2**63):
-        return f"({value + 1} - 1)"  # a sign and 2**63 would overflow
+        # SQL reads a minus and then 2**63, which is too large for 64 bits
+        return f"({value + 1} - 1)"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -178,7 +178,7 @@ class Index:
     ) -> Changes:
         """Add documents. A document with an existing id replaces it, unless it is unchanged.
 
-        A text appended to a long earlier version (16,384 tokens) costs only the new tokens.
+        A text appended to a long earlier version (16,384 tokens or more) costs only the new tokens.
 
         Args:
             documents: any iterable. A "title" in the metadata is shown with search results if the

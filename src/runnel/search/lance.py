@@ -300,6 +300,7 @@ class LanceStore:
                 continue
             merge = self._drafts[name].merge_insert(key).when_matched_update_all()
             merge = merge.when_not_matched_insert_all()
+            # old passages of replaced documents without a new row of their number, and deleted ones
             merge = merge.when_not_matched_by_source_delete(_is_in(key[0], replaced))
             merge.execute(new_rows[name])
         # The first passage builds BM25's index; later passages are searched row by row until
@@ -318,6 +319,7 @@ class LanceStore:
         table = self._drafts["passages"]
         if table.count_rows() > EXACT_ROWS and not _has_index(table, "vector"):
             table.create_index("vector", config=IvfRq(distance_type="cosine"))
+        # Remove the versions of tables older than those of the last commits.
         commits = self._read_commits()[-_KEPT_COMMITS:]
         for name in _CONTENT:
             table = self._drafts[name]
@@ -380,6 +382,7 @@ class LanceStore:
         return sorted(self._commits.to_arrow().to_pylist(), key=lambda row: row["number"])
 
     def _use(self, database: DBConnection) -> None:
+        """Take a connection, and open the tables for writing."""
         self._database = database
         self._commits_shown = 0
         self._commits = database.open_table("commits")
@@ -387,6 +390,7 @@ class LanceStore:
         self._drafts: dict[str, Table] = {}
 
     def _show(self) -> None:
+        """Open the tables at the versions of the last commit seen, which searches read."""
         # a connection keeps the metadata of all versions that it has read, up to 1 GB
         if self._commits_shown == _SESSION_COMMITS:
             self._use(connect(self.uri, create=False))

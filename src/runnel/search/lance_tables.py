@@ -90,6 +90,7 @@ def passage_rows(table: pa.Table) -> list[PassageRow]:
     width = table.schema.field("vector").type.list_size
     vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, width)
     rows = table.drop_columns(["vector"]).to_pylist()
+    # "words" begins with the text
     texts = [row.pop("words")[: row["end"] - row["start"]] for row in rows]
     return [
         PassageRow(**row, text=text, vector=vector)

@@ -71,7 +71,11 @@ class Stages:
 
 
 class Pipeline:
-    """The search stages of one store. See `Index.search`."""
+    """The search stages of one store. See `Index.search`.
+
+    The store may remember two kinds of things of a document: vectors of its sentences
+    (`_remembers`), or the reranker's memory, if its settings say `remember`.
+    """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self._store = store
@@ -81,7 +85,7 @@ class Pipeline:
             SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
         )
         self._remembers = self._retriever is not None and self._retriever.remembers  # sentences
-        # of what the store remembers of a document
+        # the class of what the store remembers of a document
         self._kind: type[Remembered] | None = SentenceVectors if self._remembers else None
         if not self._remembers and self._reranker is not None:
             self._kind = self._reranker.scorer.kind
@@ -100,6 +104,7 @@ class Pipeline:
     ) -> list[Hit]:
         # 1. The arguments: an empty query, for example, is an error.
         model = self._embedder.model
+        # only for its errors
         model.templates["document"].encode_query(model.tokenizer, query)
         expect_count(top_k, "top_k")
         if stages.language is not None:
@@ -320,8 +325,8 @@ class Pipeline:
     def _contents(
         self, documents: Sequence[DocumentRow], *, sentences: bool = True
     ) -> Iterator[Any]:
-        """Yield what is remembered of each document, or its text; `sentences`: if sentences can be
-        scored with it.
+        """Yield what is remembered of each document, or its text. `sentences`: to score sentences,
+        for which only their vectors serve; else to rerank.
         """
         for start in range(0, len(documents), _TOGETHER):
             group = documents[start : start + _TOGETHER]

@@ -50,7 +50,8 @@ with needing("this index needs qdrant-client", "qdrant"):
 
 BLOBS = ("saved", "memory")  # parts of a document that are no text
 HASHES = ("source_hash", "content_hash")
-# in English passages without stop words: of their mean length, which a server does not count
+# Words per token of English passages, without stop words. It gives BM25 the mean length of
+# passages, which a server does not count.
 WORDS_PER_TOKEN = 0.4
 _K1, _B = 1.5, 0.75  # parameters of BM25, the defaults of bm25s
 _NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # the namespace of the ids of points
@@ -411,6 +412,7 @@ def to_qdrant(where: list[Condition]) -> models.Filter:
         key = "document" if name == IDS else f"fields.{name}"
         if sign == "in":
             equal = models.Filter(should=[_equal(key, item) for item in value])
+            # an empty list matches nothing
             must.append(equal if value else models.HasIdCondition(has_id=[]))
         elif sign == "=":
             must.append(_equal(key, value))

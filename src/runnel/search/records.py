@@ -32,7 +32,9 @@ class IndexSettings:
     passage_tokens: int = 256  # the most of a passage of several sentences
     # metadata that searches may filter by
     fields: Mapping[str, FieldType] = field(default_factory=dict)
-    remember: bool = False  # whether the reranker's memory of documents is stored, in 8 bits
+    # whether a memory of documents is stored, in 8 bits: vectors of their sentences, or the
+    # reranker's
+    remember: bool = False
     language: str = "auto"  # the language of the documents, for sentence boundaries
     format: int = FORMAT
 
@@ -64,7 +66,8 @@ class DocumentRow:
     blocks: str = ""  # pages and headings, for `runnel.records.Places`
     # where reading continues if text is appended (`models/reading.py`); None for short documents
     saved: bytes | None = None
-    memory: bytes | None = None  # the reranker's memory of the document (`models/memory.py`)
+    # vectors of its sentences, or the reranker's memory of it (`models/memory.py`)
+    memory: bytes | None = None
 
     @property
     def file(self) -> str:
@@ -81,8 +84,8 @@ class DocumentRow:
 
 
 def content_hash(row: DocumentRow) -> str:
-    """Return a digest of a document's text, title, source, metadata and blocks. A title counts
-    once.
+    """Return a digest of a document's text, title, source, metadata and blocks. The title in the
+    metadata does not count if it is the document's title.
     """
     metadata = {
         key: value for key, value in row.metadata.items() if key != "title" or value != row.title
@@ -94,7 +97,8 @@ def content_hash(row: DocumentRow) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassageRow:
-    """A passage: a few sentences of a document and their vector, computed after all preceding text.
+    """A passage: a few sentences of a document and their vector; a recurrent model has read all of
+    the document before them.
 
     `text == document.text[start:end]`. Row `WHOLE` of a document has its own vector, and no text.
     """

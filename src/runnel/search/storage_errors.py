@@ -80,7 +80,9 @@ def explained(uri: str, error: Exception) -> str:
 
 @contextmanager
 def plain_errors(uri: str, explain: Callable[[str, Exception], str] = explained) -> Iterator[None]:
-    """Convert errors of the storage to a StoreError that says what to do, as `explain` does."""
+    """Convert errors of the storage to a StoreError that says what to do, as `explain` does. Errors
+    for which it returns "" pass.
+    """
     try:
         yield
     except Exception as error:
@@ -90,7 +92,7 @@ def plain_errors(uri: str, explain: Callable[[str, Exception], str] = explained)
 
 
 def plainly(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """Decorate a store's method with `plain_errors`."""
+    """Decorate a store's method with `plain_errors`; the store has a `uri` and `explained`."""
 
     @functools.wraps(method)
     def call(self: Any, /, *arguments: _P.args, **options: _P.kwargs) -> _T:

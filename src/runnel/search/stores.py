@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runnel.search.qdrant import QdrantStore
 
 Store: TypeAlias = "LanceStore | QdrantStore"  # both have the methods that `LanceStore` documents
-# files of an interrupted creation
+# the files that an interrupted creation may have left (a complete index has them too)
 _PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")
 
 
@@ -47,7 +47,7 @@ def holds_index(place: str | Path) -> bool:
 def _store_of(place: str | Path) -> type[Store]:
     if not isinstance(place, str | Path) or not str(place):
         raise InputError(f"the index's place is {place!r}; expected a folder or a URI")
-    # no store uses it, and names of places are shown and stored
+    # no store uses a password in the place, and names of places are shown and stored
     if (shown := redact(str(place))) != str(place):
         variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or QDRANT_API_KEY"
         raise InputError(

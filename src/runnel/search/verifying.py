@@ -52,7 +52,7 @@ class Verified:
 
 def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
     """Look for a quote in documents, one after another; raises as `verify_quote`."""
-    best = verify_quote(quote, "")
+    best = verify_quote(quote, "")  # "absent", to compare with; also checks the quote
     places: list[QuotedPlace] = []
     files = 0
     for source in documents:
@@ -72,6 +72,7 @@ def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
             )
             for quoted, place in zip(verified.places, located, strict=True)
         ]
+        # all places with the words of the quote; else only those of the nearest document so far
         places = places + here if best.word_for_word else here
         best = max(
             best, verified, key=lambda verdict: (_ORDER.index(verdict.match), verdict.similarity)

@@ -268,6 +268,7 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     problems = [problem | {"msg": _said(problem)} for problem in error.errors()]
     content_type = request.headers.get("content-type", "")
     of_body = _of_body(problems[0], content_type)
+    # the first part of each place says where the field is, such as "body"
     message = of_body or describe_problems(problems, above=1)
     param = None if of_body else next(iter(field_names(problems[0]["loc"][1:])), None)
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}

@@ -49,6 +49,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        # while a request is being answered, its headers have come; other bytes begin new headers
         if self.cycle is not None and not self.cycle.response_complete:
             self._headers_timer.cancel()
         elif self._headers_timer.cancelled():
@@ -75,6 +76,7 @@ class Connection(H11Protocol):
         most = most_connections()
         crowded = counts[self.host] > min(MOST_OF_CLIENT, most // 2)
         if crowded or len(connections) > most:
+            # of a client with too many, its own; else, of the client with the most, the oldest
             near = (each for each in connections if each.host == self.host or not crowded)
             # the idle connections among them, the new one included
             idle = (each for each in near if not each.busy)

@@ -61,7 +61,9 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     def ignored(self) -> dict[str, str]:
-        """Return the fields without effect that ask for something, and why they have none."""
+        """Return the fields without effect (`no_effect`) that ask for something, and why they have
+        none.
+        """
         return {
             name: str(field.json_schema_extra["x-ignored"])
             for name, field in type(self).model_fields.items()
@@ -95,7 +97,7 @@ class TextObject(Body):
 
 
 # Discriminators: without them, errors would be about all types of a union. Tags have a space: names
-# without one are shown in errors, as fields are.
+# without one are shown in errors, as fields are (`field_names` of refusals.py).
 TextOrObject = Discriminator(lambda given: "an object" if isinstance(given, dict) else "a text")
 TextItem = Annotated[
     Annotated[Text, Tag("a text")] | Annotated[TextObject, Tag("an object")], TextOrObject

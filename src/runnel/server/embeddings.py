@@ -203,12 +203,12 @@ class TextsToRead:
 
     items: Mapping[str, str] | Mapping[str, list[int]]  # texts or ids, by their place in the body
     prompt: str | None = None
-    cut: bool = True  # texts that are longer than a transformer can read
+    cut: bool = True  # whether to cut texts that are longer than a transformer can read
 
     @classmethod
     def of(cls, field: str, given: Any, prompt: str | None, *cuts: object) -> Self:
         """Return what to read for a field's value of `Input`. Texts are cut, at their end, unless
-        one of `cuts` is False or "left".
+        one of `cuts` is False, or "left": to cut at the beginning.
         """
         single = isinstance(given, str) or isinstance(given[0], int)
         items = {field: given} if single else placed(field, given)
@@ -388,7 +388,7 @@ async def read_rows(
     loaded = context.loaded()
     embedder = loaded.embedder
     texts = [item for item in wanted.items.values() if isinstance(item, str)]
-    rows: list[np.ndarray] = []
+    rows: list[np.ndarray] = []  # filled by `count`, for the call
     if wanted.prompt and not texts:
         raise InputError("a prompt goes before a text, and ids came; send the text")
 

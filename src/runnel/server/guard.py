@@ -174,7 +174,9 @@ class Guard:
         return None
 
     async def _write(self, client: str, message: Message, send: Send) -> None:
-        """Send a part of an answer; a large one in pieces, unread until the last is written."""
+        """Send a part of an answer; a large one in pieces, unread until the last is written: `send`
+        waits until what was sent before has left (the buffer of connections.py has limit 0).
+        """
         body = message.get("body", b"")
         if len(body) <= _SMALL_ANSWER:
             await send(message)

@@ -47,6 +47,7 @@ _KINDS: Mapping[RefusalKind, tuple[int, str, str]] = {
     "deadline": (504, "timeout_error", "Backend"),
 }
 _SHOWN = 3  # the most problems of one request to list
+# the statuses of TEI that differ from the ones in `_KINDS`
 _TEI_STATUS: Mapping[RefusalKind, int] = {"invalid": 422, "too_long": 422}
 
 
@@ -165,8 +166,8 @@ def describe_problems(problems: Iterable[ErrorDetails], above: int = 0) -> str:
     """Describe the problems of fields that pydantic found in one line: places, without pydantic's
     names of the types that it tried, and its messages.
 
-    Where it tried several types of a value, those that do not fit at all are left out if the
-    problem of one that does is known.
+    Where it tried several types of a value, the problems of types that the value does not have
+    ("..._type") are left out, if there are problems of a type that it has.
 
     Args:
         above: the parts of each place before the name of the field.
@@ -185,7 +186,9 @@ def describe_problems(problems: Iterable[ErrorDetails], above: int = 0) -> str:
 
 
 def field_names(parts: Iterable[str | int]) -> list[str]:
-    """Return the fields and the positions in lists among the parts of a place, without tags."""
+    """Return the fields and the positions in lists among the parts of a place, without tags, which
+    have a space (`context.py`).
+    """
     return [str(part) for part in parts if isinstance(part, int) or part.isidentifier()]
 
 

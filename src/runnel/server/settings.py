@@ -19,7 +19,8 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()  # empty: no key is needed
     # names that the Host header may have, besides localhost, `host` and IP addresses
     allowed_hosts: tuple[str, ...] = ()
-    open_bind: bool = False  # listen on an address that other machines reach even without a key
+    # whether a server without a key may listen on an address that other machines reach
+    open_bind: bool = False
     max_request_tokens: int = 2_000_000
     max_queue_tokens: int = 16_000_000  # the most tokens of all requests that are queued or running
     # the largest body of a request; `Guard` derives its limit for all bodies from it

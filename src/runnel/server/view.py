@@ -1,4 +1,4 @@
-"""What the page shows, as values for JSON, and the report of `runnel find --html`.
+"""What the server's page at "/" shows, as values for JSON; the report of `runnel find --html`.
 
 document_view, answers_view, picture_view    a document's blocks; the sentences that answer a
                                              query; a page of a PDF as a picture
@@ -90,6 +90,7 @@ def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
     pieces = []
     while end - start > _BLOCK_CHARS:
         within = (start + _BLOCK_CHARS // 2, start + _BLOCK_CHARS)
+        # at a line end, else at a space, else anywhere; `rfind` gives -1 for none
         cut = max(text.rfind("\n", *within), 0) or max(text.rfind(" ", *within), 0) or within[1] - 1
         pieces.append((start, cut + 1, kind, page))
         start = cut + 1
@@ -116,13 +117,14 @@ def _heat(scored: Scored) -> Sequence[float]:
     if nothing seems to answer.
     """
     scores = scored.scores.astype(np.float64)
-    of_words = scores[scores > -np.inf]
+    of_words = scores[scores > -np.inf]  # -inf: a sentence without words, or an aside
     if not len(of_words) or unanswered(scored.answers):
         return []
     usual = np.quantile(of_words, _USUAL)
     best = of_words.max()
     strengths = np.clip((scores - usual) / ((best - usual) or 1.0), 0, 1)
     heat = np.zeros(min(_BINS, len(scored.text)))
+    # the first and the last part of each sentence, by its first and last character
     first, last = (scored.spans - [0, 1]).T * len(heat) // len(scored.text)
     for index in np.flatnonzero(strengths > 0).tolist():
         part = heat[first[index] : last[index] + 1]
@@ -277,5 +279,7 @@ def _json(value: object) -> str:
 
 
 def _source(text: str) -> str:
-    """Return the hash by which a content security policy allows a script or style."""
+    """Return the source expression, a hash, by which a content security policy allows a script or
+    style.
+    """
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -258,7 +258,7 @@ class Work:
 
     def _start(self) -> None:
         with self._lock:
-            if self.running == 1:  # it is the only one
+            if self.running == 1:  # it is the only one: seconds without work do not count
                 self._since = time.perf_counter()
 
     def _record(self, job: QueuedRequest, tokens: int) -> None:
@@ -266,8 +266,10 @@ class Work:
             now = time.perf_counter()
             counted, seconds = self._recent
             recent = (counted + tokens, seconds + now - self._since)
+            # halved from time to time, so that old work counts less and less
             self._recent = recent if recent[1] < _MEMORY_S else (recent[0] / 2, recent[1] / 2)
             self._since = now
+            # a call may read more tokens than were counted for it
             self.left -= min(tokens, max(0, job.tokens - job.read))
             job.read += tokens
             self.read += tokens

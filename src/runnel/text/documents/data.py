@@ -29,8 +29,8 @@ from runnel.text.documents.numbering import integer
 from runnel.text.documents.parts import tag
 from runnel.text.documents.unread import is_data
 
-# A string, a number as its digits, or what `_CONSTANTS` has; a list; the names and values of an
-# object, in order: a name may repeat.
+# A value of JSON: a string, or a number as its digits; True, False or None; a list; the names and
+# values of an object, in order, because a name may repeat.
 Value: TypeAlias = "str | bool | list[Value] | tuple[tuple[str, Value], ...] | None"
 
 _SHORT_WORDS = 12  # of a short value, at most

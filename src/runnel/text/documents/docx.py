@@ -85,6 +85,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     for kind, name in parts.items():
         for note in parse(archive, name) if kind in _NOTES else ():
             key = _NOTES[kind], attribute(note, "id")
+            # not a note that only deleted or hidden text refers to
             if key in document.notes or key not in referred:
                 document.read(note, note=document.notes.get(key, ""))
     document.flow.add_to(canonical)

@@ -19,7 +19,7 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     """Read the pages of the spine in order, each once. Missing pages are reported as warnings."""
     package_name = first(archive, _CONTAINER, "rootfile").get("full-path", "")
     package = parse(archive, package_name)
-    # fonts in many books
+    # in many books only fonts are encrypted, which does no harm
     encrypted = parse(archive, _ENCRYPTION).iter() if _ENCRYPTION in archive.names else ()
     locked = {unquote(e.get("URI", "")) for e in encrypted if tag(e) == "CipherReference"}
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
@@ -28,7 +28,8 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     references = [e.get("idref") for e in package.iter() if tag(e) == "itemref"]
     missing = [repr(reference) for reference in references if reference not in items]
     chosen = (items[reference] for reference in references if reference in items)
-    # pages that are no pictures; always names in the archive, whatever the path
+    # pages that are no pictures, by their names in the archive; the package has paths from its own
+    # folder
     names = (
         posixpath.join(
             posixpath.dirname(package_name), unquote(item.get("href", "").partition("#")[0])
@@ -36,7 +37,8 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         for item in chosen
         if item.get("media-type", _PAGES[0]) in _PAGES
     )
-    for name in dict.fromkeys(map(posixpath.normpath, names)):  # an entry for each section
+    # a page of several sections is read once
+    for name in dict.fromkeys(map(posixpath.normpath, names)):
         if name in locked:
             raise ReadError("a book under copy protection (DRM); its pages are encrypted")
         if name not in archive.names:

@@ -49,7 +49,7 @@ def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
     }
     # the styles of titles: the sign of the rule below, and whether there is one above too
     styles: list[tuple[str, bool]] = []
-    free = -1  # the last line of the last heading
+    free = -1  # the last line of the last heading; the lines below it are free
     for before, n, after in zip(full, full[1:], full[2:], strict=False):
         words = lines[n].strip()
         first = last = n
@@ -77,7 +77,7 @@ def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
         elif n in alone and (
             alone[n] == 1 or alone[n] not in (alone.get(before), alone.get(after))
         ):
-            # no list
+            # numbered lines of one level one after another would be a list
             level = alone[n]
         if level:
             free = last
@@ -90,8 +90,8 @@ def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
 
 
 def _level(line: str) -> int:
-    """Return the level of a line that is numbered (2; 1.1: 3) or in capitals, flush left or
-    centered (1); 0 for other lines.
+    """Return the level of a line: 2 if it is numbered "1", 3 for "1.1", and so on; 1 if it is in
+    capitals, flush left or centered; 0 for other lines.
     """
     words = line.strip()
     numbered = _NUMBERED.match(words)
