@@ -90,6 +90,7 @@ def store_pairs(
     high: types.Type,
 ) -> Definition:
     """Write 16 words, each a pair of bf16 numbers from the same lane of `low` and `high`."""
+    # lane 0 of low, lane 0 of high, lane 1 of low, ...
     order = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
 
     def build(
@@ -316,7 +317,9 @@ def multiply(
 
 @njit(**SERIAL)
 def place_in_pool(pool: Array, row: int, layer: int, index: int) -> Pointer:
-    """Return a pointer to pool[row, layer, index], the states (R, L, ...) of all sequences."""
+    """Return a pointer to pool[row, layer, index]: the pool has the states of all unfinished texts,
+    (rows, layers, ...).
+    """
     offset = row * pool.strides[0] + layer * pool.strides[1] + index * pool.strides[2]
     return shift(address(pool), offset // pool.itemsize)
 

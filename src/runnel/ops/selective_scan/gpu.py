@@ -21,10 +21,11 @@ to run.
 
 Rows of x, dt, B, C and dy are `..._row` elements apart for the kernels; everything else is
 contiguous. `table` is (3, N): the sequence, first token and the token after the last token of each
-chunk; `first` (S+1,) is the first chunk of each sequence. STATES is n and BLOCK n rounded up to a
-power of two, CHANNELS the channels of a program. `d_...` are gradients, `rates` is A, `skip` is D,
-and `arriving` is the gradient of the state after a token. The kernels' arguments are listed one by
-one: Triton takes named tuples too, but a kernel is changed only together with a run on a GPU.
+chunk, and `chunks` is N; `first` (S+1,) is the first chunk of each sequence. STATES is n and BLOCK
+n rounded up to a power of two, CHANNELS the channels of a program. `d_...` are gradients, `rates`
+is A, `skip` is D, and `arriving` is the gradient of the state after a token. The kernels' arguments
+are listed one by one: Triton takes named tuples too, but a kernel is changed only together with a
+run on a GPU.
 """
 
 from typing import Any
