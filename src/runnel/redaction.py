@@ -83,8 +83,9 @@ def _spellings(secret: str) -> list[str]:
     it.
     """
     plain = unquote(secret)
+    # surrogates stand for bytes of the environment that are no UTF-8
     data = plain.encode("utf-8", "surrogatepass")
-    encoded = b64encode(data).decode().rstrip("=")
+    encoded = b64encode(data).decode().rstrip("=")  # found with its padding and without it
     return [
         secret,
         plain,

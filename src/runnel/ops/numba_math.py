@@ -70,6 +70,7 @@ def _load_index(self: IndexDataCacheFile) -> object:
         return {}
 
 
+# for all of numba in this process
 _load_numbas_index = IndexDataCacheFile._load_index
 IndexDataCacheFile._load_index = _load_index
 
@@ -272,7 +273,8 @@ _pool_is_lost = False
 def parallel() -> Iterator[None]:
     """Guard calls of kernels compiled with `parallel=True`.
 
-    One region runs at a time, because numba's portable pool must not be entered twice and because
+    One region runs at a time, because numba's portable pool (workqueue) must not be entered twice
+    and because
     two concurrent regions would only share the same cores; other Python threads wait here. The
     region uses `count_workers` threads. With one thread, each Python thread is its own worker, and
     they run concurrently if numba's pool allows it.
@@ -362,7 +364,8 @@ class Scratch(NamedTuple):
     """
 
     rows: NDArray[np.float32]  # (workers, numbers), each row from the start of a cache line on
-    tasks: NDArray[np.int64]  # (2,) the next free task, of two kernels at most
+    # (2,) the number of the next free task, for one kernel or for two that share this scratch
+    tasks: NDArray[np.int64]
 
 
 @dataclass(eq=False)

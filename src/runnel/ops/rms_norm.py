@@ -75,7 +75,7 @@ def add_rms_norm(
             that a Mamba-2 block postpones until after its output projection, which is linear. K =
             0: scale is 1.
         count: how many numbers the sums of squares cover.
-        weight: (D,) fp32.
+        weight: (D,) fp32. eps: of both norms.
         out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (T, Dp) uint8.
         scales: (T, 1) fp32, filled with the scales of `out` in 8 bits; else not used.
         scratch: D numbers.

@@ -233,6 +233,7 @@ def strided_product(
             words = [builder.load(start, align=4) for start in starts]
             first = builder.mul(loop.index, left_depth)
             for r, row in enumerate(left_rows):
+                # one word of the left row times the right vectors, added to the slots of row r
                 word = builder.load(
                     build_pointer(builder, left, builder.add(first, row), I32), align=4
                 )
@@ -383,8 +384,8 @@ def pack_words(
     words: Pointer,
     width: int,
 ) -> None:
-    """Write rows of `source` times their factors as words for a tile product; for bf16, two rows
-    become one row of pairs.
+    """Write rows of `source` times their factors as words of a right factor: for bf16, two rows
+    become one row of pairs; for fp32, rows stay as they are.
     """
     step = numbers_per_word(kind)
     for r in range(0, rows, step):

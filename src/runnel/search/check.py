@@ -112,7 +112,7 @@ def _damaged_memories(
         memories = store.memories(names[start : start + _MEMORIES])  # StoreError ends the check
         for name, memory in memories.items():
             try:
-                if name in documents:
+                if name in documents:  # None: vectors of any model
                     unpack(memory, "what is remembered of it", None, documents[name].text)
             except StateError as error:
                 yield name, str(error)

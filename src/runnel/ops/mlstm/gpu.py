@@ -202,7 +202,7 @@ def _read(
     EXACT: constexpr,
 ) -> tuple[tensor, tensor, tensor]:
     """Return q k^T (CHUNK, CHUNK), q C (CHUNK, TILE_V) and q n (CHUNK,) with the state before the
-    chunk.
+    chunk. EXACT: the precision that q k^T needs, "tf32" for bf16 inputs, else "tf32x3".
     """
     scores = tl.zeros((CHUNK, CHUNK), tl.float32)
     read = tl.zeros((CHUNK, TILE_V), tl.float32)
