@@ -274,10 +274,9 @@ def parallel() -> Iterator[None]:
     """Guard calls of kernels compiled with `parallel=True`.
 
     One region runs at a time, because numba's portable pool (workqueue) must not be entered twice
-    and because
-    two concurrent regions would only share the same cores; other Python threads wait here. The
-    region uses `count_workers` threads. With one thread, each Python thread is its own worker, and
-    they run concurrently if numba's pool allows it.
+    and because two concurrent regions would only share the same cores; other Python threads wait
+    here. The region uses `count_workers` threads. With one thread, each Python thread is its own
+    worker, and they run concurrently if numba's pool allows it.
 
     Raises:
         BackendUnavailable: this process was forked from one whose kernels had run on OpenMP
