@@ -11,15 +11,18 @@ from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "***"
 SHORT = 4  # characters of the shortest secret that is searched for: shorter ones are parts of words
-WORD = 8  # from which on a secret is no ordinary word, such as "none" for an endpoint without keys
+# Characters of the shortest secret that cannot be an ordinary word, such as "none", which people
+# give as the key of an endpoint without keys.
+WORD = 8
 
 # All repetitions are bounded or cannot overlap, so that no text takes long. CONTAINER@ACCOUNT of
 # Azure's abfs:// is no secret. A password may have an unescaped "/": what is between a colon and an
-# @ is one unless it is a port.
+# @ is one unless it is a port: host:80/a@b has no password.
 # https://USER:PASSWORD@host: what is between :// and @
 _USER = re.compile(
     r"(?<=://)(?<!abfs://)(?<!abfss://)(?:[^\s/?#]*|[^\s/?#:\[]*:(?!\d*(?:[\s/?#]|\Z))\S{0,512})@"
 )
+# parts of names; of "code" only the whole name
 _NAMES = r"key|token|secret|pass|pwd|sig|auth|cred|(?<=[?&;])code(?==)"
 # ?api_key=SECRET
 _PARAMETER = re.compile(
@@ -80,8 +83,9 @@ def _spellings(secret: str) -> list[str]:
     it.
     """
     plain = unquote(secret)
+    # surrogates stand for bytes of the environment that are no UTF-8
     data = plain.encode("utf-8", "surrogatepass")
-    encoded = b64encode(data).decode().rstrip("=")
+    encoded = b64encode(data).decode().rstrip("=")  # found with its padding and without it
     return [
         secret,
         plain,

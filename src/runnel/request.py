@@ -227,8 +227,8 @@ class RangeSums:
     is not lost next to a large one. A row (D + 1,) fp64 is a sum with the sum of its weights.
 
     For each segment, `part` computes its rows where the hidden vectors are, and `add` keeps them
-    (an engine, after it has moved them to the CPU); at the end `result` adds the stretches of each range. `take_complete` gives what is
-    ready before the end.
+    (an engine, after it has moved them to the CPU); at the end `result` adds the stretches of each
+    range. `take_complete` gives what is ready before the end.
     """
 
     def __init__(self, ranges: np.ndarray) -> None:

@@ -7,14 +7,14 @@ with a `VectorScore` head reads the document alone, only once for all queries
 
 The first look scores every sentence of a document. A model with stored vectors and a judge head
 (pocket) then takes a second look (`models/pocket/looks.py`): it reads the best sentences again, and
-says how probable it is that the document answers at all (`Scored.answers`).
+if it is calibrated, says how probable it is that the document answers at all (`Scored.answers`).
 
-    score            the sentences of one document; `retrieve`: the best of them
-    scan, score_many many documents, each with a second look of its own
-    rank             many documents, with one second look for all, at the best sentences of all
-    first_look, second_look  the two stages of `scan` and `rank`
-    remember         the vectors of documents (`SentenceVectors`), to score without reading again
-    explain          the parts of a sentence's score
+    score, retrieve           the sentences of one document; the best of them
+    score_many, scan          many documents, each with a second look of its own
+    rank                      many documents, with one second look at the best sentences of all
+    first_look, second_look   the two stages of `scan` and `rank`
+    remember                  the vectors of documents, to score without reading again
+    explain                   the parts of a sentence's score
 
     S  sentences of a document
 """

@@ -45,20 +45,21 @@ _THROUGH_FLA = {  # operators whose GPU kernels are from another package
     "wkv7": "fla.ops.rwkv7",
 }
 # Operators that have kernels. On the CPU these are the ones that pocket-mamba2 is trained with, and
-# mlstm. Other families read on the CPU with kernels of whole blocks (`backbones`).
+# mlstm. Other families read on the CPU with kernels that fuse whole layers (`backbones`).
 KERNELS = {
     "cpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "ssd"}),
     "gpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "selective_scan", "ssd", "wkv7"}),
 }
 
 _DTYPES = ("float32", "bfloat16", "float64", "int8")
-_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
+# Linux's names: x86 vectors, x86 tiles, Arm
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 _log = logging.getLogger("runnel")
 chosen_device: str | None = None  # by `default_device`
 _default_lock = threading.RLock()
 # torch's default dtype when each `plain_numbers` that is still open began, in any thread; the first
-# one is what the calling program has set.
+# one is what the calling program has set, and only that is ever restored.
 _defaults: list[torch.dtype] = []
 
 
@@ -119,6 +120,7 @@ def wants_cpu(device: str) -> bool:
     raises what `wanted_device` raises. Without torch, "auto" is the CPU.
     """
     chosen = (chosen_device or "auto") if device == "auto" else device
+    # No driver, so no GPU. Where torch is imported already, it can be asked at no cost.
     no_gpu = sys.platform == "linux" and not Path("/proc/driver/nvidia").exists()
     if chosen == "cpu" or (chosen == "auto" and no_gpu and "torch" not in sys.modules):
         return True
@@ -181,7 +183,7 @@ def plain_numbers() -> Iterator[None]:
     """
     import torch
 
-    if torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled():  # tensors made in it could not be changed later
         with torch.inference_mode(False), torch.no_grad(), plain_numbers():
             yield
         return

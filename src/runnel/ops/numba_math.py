@@ -1,9 +1,10 @@
 """Shared code of the numba kernels: tensors as arrays, bf16 as raw bits, fast elementary functions,
 and the guard around parallel regions.
 
-Every kernel is compiled with `@njit(**SERIAL)` or `@njit(**PARALLEL)`. The functions here work on
-fp32 scalars inside jitted loops and are written so that LLVM vectorizes those loops; they cannot be
-called from plain Python.
+Every kernel is compiled with `@njit(**SERIAL)` or `@njit(**PARALLEL)`. The elementary functions
+work on fp32 scalars inside jitted loops, are written so that LLVM vectorizes those loops, and
+cannot be called from plain Python. `parallel`, `aligned_zeros`, `StepMemory` and `as_array` are for
+the callers of kernels.
 
 Importing this imports no torch: models that need none load in half the time.
 
@@ -69,6 +70,7 @@ def _load_index(self: IndexDataCacheFile) -> object:
         return {}
 
 
+# for all of numba in this process
 _load_numbas_index = IndexDataCacheFile._load_index
 IndexDataCacheFile._load_index = _load_index
 
@@ -109,7 +111,7 @@ LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # few enough bits that k * _LN2_HIGH is exact for every |k| <= 128
 _LN2_LOW = -2.12194440054690583e-4
 # Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), fitted by reweighted least
-# squares in fp64.
+# squares in fp64; lowest power first.
 _EXP = (
     1.0,
     1.0000000321837788,
@@ -129,6 +131,7 @@ def build_constant(kind: ir.Type, value: float) -> ir.Constant:
 
 
 def _of(element: ir.Type, like: ir.Type) -> ir.Type:
+    """Return the type of numbers of type `element`, in as many lanes as `like` has."""
     return ir.VectorType(element, like.count) if isinstance(like, ir.VectorType) else element
 
 
@@ -270,10 +273,10 @@ _pool_is_lost = False
 def parallel() -> Iterator[None]:
     """Guard calls of kernels compiled with `parallel=True`.
 
-    One region runs at a time, because numba's portable pool must not be entered twice and because
-    two concurrent regions would only share the same cores; other Python threads wait here. The
-    region uses `count_workers` threads. With one thread, each Python thread is its own worker, and
-    they run concurrently if numba's pool allows it.
+    One region runs at a time, because numba's portable pool (workqueue) must not be entered twice
+    and because two concurrent regions would only share the same cores; other Python threads wait
+    here. The region uses `count_workers` threads. With one thread, each Python thread is its own
+    worker, and they run concurrently if numba's pool allows it.
 
     Raises:
         BackendUnavailable: this process was forked from one whose kernels had run on OpenMP
@@ -360,20 +363,21 @@ class Scratch(NamedTuple):
     """
 
     rows: NDArray[np.float32]  # (workers, numbers), each row from the start of a cache line on
-    tasks: NDArray[np.int64]  # (2,) the next free task, of two kernels at most
+    # (2,) the number of the next free task, for one kernel or for two that share this scratch
+    tasks: NDArray[np.int64]
 
 
 @dataclass(eq=False)
 class StepMemory:
-    """Memory by name that is kept between steps and grows to the largest one asked for. A copy
-    begins empty.
+    """Memory by name that is kept between steps (runs of all layers of a backbone) and grows to the
+    largest one asked for. A copy, by pickle or deepcopy, begins empty.
 
     `lock` is for the one step that may use it at a time.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _flat: dict[str, np.ndarray] = field(default_factory=dict, init=False)
-    # returned last: many steps have the same size
+    # the shape and the array returned last for a name: many steps have the same size
     _last: dict[str, tuple[tuple[int, ...], np.ndarray]] = field(default_factory=dict, init=False)
 
     def __reduce__(self) -> tuple[type[StepMemory], tuple[()]]:

@@ -1,4 +1,5 @@
-"""Add the residual and apply RMSNorm in one pass over the residual stream (CPU inference).
+"""Add the output of a block (a layer of the backbone) to the residual and apply RMSNorm, in one
+pass over the residual stream (CPU inference).
 
 T  tokens      D  width      K  partial sums of squares per token      Dp  D padded to whole words
 
@@ -33,7 +34,7 @@ def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: i
 def _multiply(
     residual: Pointer, inverse: Number, weight: Pointer, width: int, out: Pointer
 ) -> None:
-    """Set out = residual * inverse * weight for one token."""
+    """Set out = residual * inverse * weight for one token; inverse: from `_add`."""
     factor = splat(inverse)
     for c in range(0, width, LANES):
         v = mul(mul(load_up_to(residual, c, width - c), factor), load_up_to(weight, c, width - c))
@@ -71,9 +72,10 @@ def add_rms_norm(
         residual: (T, D) fp32, updated in place.
         added: (T, D) fp32 or bf16 bits (uint16): the block's output.
         squares: (T, K) fp32: scale of token t is 1 / sqrt(sum(squares[t]) / count + eps), the norm
-            that a Mamba-2 block postpones until after its output projection. K = 0: scale is 1.
+            that a Mamba-2 block postpones until after its output projection, which is linear. K =
+            0: scale is 1.
         count: how many numbers the sums of squares cover.
-        weight: (D,) fp32.
+        weight: (D,) fp32. eps: of both norms.
         out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (T, Dp) uint8.
         scales: (T, 1) fp32, filled with the scales of `out` in 8 bits; else not used.
         scratch: D numbers.

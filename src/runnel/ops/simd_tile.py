@@ -90,6 +90,7 @@ def store_pairs(
     high: types.Type,
 ) -> Definition:
     """Write 16 words, each a pair of bf16 numbers from the same lane of `low` and `high`."""
+    # lane 0 of low, lane 0 of high, lane 1 of low, ...
     order = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
 
     def build(
@@ -232,6 +233,7 @@ def strided_product(
             words = [builder.load(start, align=4) for start in starts]
             first = builder.mul(loop.index, left_depth)
             for r, row in enumerate(left_rows):
+                # one word of the left row times the right vectors, added to the slots of row r
                 word = builder.load(
                     build_pointer(builder, left, builder.add(first, row), I32), align=4
                 )
@@ -316,7 +318,9 @@ def multiply(
 
 @njit(**SERIAL)
 def place_in_pool(pool: Array, row: int, layer: int, index: int) -> Pointer:
-    """Return a pointer to pool[row, layer, index], the states (R, L, ...) of all sequences."""
+    """Return a pointer to pool[row, layer, index]: the pool has the states of all unfinished texts,
+    (rows, layers, ...).
+    """
     offset = row * pool.strides[0] + layer * pool.strides[1] + index * pool.strides[2]
     return shift(address(pool), offset // pool.itemsize)
 
@@ -380,8 +384,8 @@ def pack_words(
     words: Pointer,
     width: int,
 ) -> None:
-    """Write rows of `source` times their factors as words for a tile product; for bf16, two rows
-    become one row of pairs.
+    """Write rows of `source` times their factors as words of a right factor: for bf16, two rows
+    become one row of pairs; for fp32, rows stay as they are.
     """
     step = numbers_per_word(kind)
     for r in range(0, rows, step):

@@ -60,24 +60,24 @@ def wants_gradients(*inputs: Tensor | None) -> bool:
 
 def with_torch_backward(
     forward: Callable[..., tuple[Tensor, ...]],
-    path: Callable[..., tuple[Tensor, ...]],
+    in_torch: Callable[..., tuple[Tensor, ...]],
     *inputs: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Run `forward(*inputs)` differentiably: the backward pass reruns `path`, the same function in
-    torch operations.
+    """Run `forward(*inputs)` differentiably: the backward pass reruns `in_torch`, the same function
+    in torch operations. All inputs are tensors.
 
-    The backward pass has the memory and time of the torch path; without gradients there is no such
+    The backward pass has the memory and time of `in_torch`; without gradients there is no such
     cost.
     """
     if not wants_gradients(*inputs):
         return forward(*inputs)
-    return _TorchBackward.apply(forward, path, *inputs)
+    return _TorchBackward.apply(forward, in_torch, *inputs)
 
 
 class _TorchBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, forward: Any, path: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.path = path
+    def forward(ctx: Any, forward: Any, in_torch: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.in_torch = in_torch
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         return forward(*inputs)
@@ -91,7 +91,7 @@ class _TorchBackward(torch.autograd.Function):
             for x, needed in zip(ctx.saved_tensors, wanted, strict=True)
         ]
         with torch.enable_grad():
-            outputs = ctx.path(*leaves)
+            outputs = ctx.in_torch(*leaves)
         used = [
             (y, g)
             for y, g in zip(outputs, gradients, strict=True)

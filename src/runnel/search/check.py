@@ -18,7 +18,9 @@ from runnel.search.damage import Damage, odd_lengths
 from runnel.search.records import WHOLE, ContentHashes, DocumentRow, PassageRow, content_hash
 from runnel.search.stores import Store
 
-_MEMORIES = 50  # read at a time, because they are large
+# What is stored of a document so that it need not be read again (`models/memory.py`): this many are
+# read at a time, because they are large.
+_MEMORIES = 50
 _Reasons = Iterator[tuple[str, str]]  # ids of documents, and what is damaged
 
 
@@ -36,11 +38,13 @@ def _check(store: Store) -> list[Damage]:
     hashes = store.content_hashes()
     reasons: dict[str, str] = {}  # the first for each document
     numbers: dict[str, list[int]] = {}  # by document, the numbers of its passages
-    word = ""  # of a passage: the index of words must be able to look it up
+    # a word of a passage, "" if there is none: the index of words must be able to look it up
+    word = ""
     # 1. Each document, with its passages.
     for passages in store.scan():
         names = list(dict.fromkeys(row.document for row in passages))
         documents = store.documents(names, saved=True)
+        # the passages of a document may come in several parts
         new = [name for name in names if name not in numbers]
         for row in passages:
             numbers.setdefault(row.document, []).append(row.number)
@@ -58,6 +62,7 @@ def _check(store: Store) -> list[Damage]:
     documents = store.documents(alone, saved=True)
     for name, reason in _damaged_documents(alone, documents, hashes):
         reasons.setdefault(name, reason)
+    # documents without a token, such as an empty text
     blank = {name for name, row in documents.items() if row.tokens == 0}
     for name in hashes.keys() - blank:
         if reason := _missing_passages(sorted(numbers.get(name, []))):
@@ -104,10 +109,10 @@ def _damaged_memories(
     names: Sequence[str], documents: Mapping[str, DocumentRow], store: Store
 ) -> _Reasons:
     for start in range(0, len(names), _MEMORIES):
-        memories = store.memories(names[start : start + _MEMORIES])  # StoreError: cannot be read
+        memories = store.memories(names[start : start + _MEMORIES])  # StoreError ends the check
         for name, memory in memories.items():
             try:
-                if name in documents:
+                if name in documents:  # None: vectors of any model
                     unpack(memory, "what is remembered of it", None, documents[name].text)
             except StateError as error:
                 yield name, str(error)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from runnel.errors import StoreError
 
 TOLERANCE = 1e-3  # the most that the length of a unit vector may differ from 1
-_CHECKED = 10_000  # vectors whose lengths are computed together
+_CHECKED = 10_000  # vectors whose lengths are computed at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class _Scratch(NamedTuple):
     window: Array  # (TOKENS + w-1, CHANNELS)
     value: Array  # (CHANNELS,)
     back: Array  # (TOKENS + w-1, CHANNELS), gradients of the window
-    sums: Array  # (w+1, CHANNELS), gradients of taps and bias of one block of tokens
+    sums: Array  # (w+1, CHANNELS), gradients of the w taps, then of the bias, of a block of tokens
 
 
 @njit(**SERIAL)
@@ -166,7 +166,8 @@ def _write_back(
     back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, out: Gradients
 ) -> None:
     """Write the first `rows` rows of `back` to the gradients of a sequence, from position `first`
-    on. The first w-1 positions are the sequence's start state, the next ones its tokens.
+    on. The first w-1 positions are the sequence's start state, the next ones its tokens, of which
+    `start` is the first.
     """
     before = out.dstate.shape[2]
     for r in range(rows):

@@ -91,13 +91,13 @@ def _group_back(
     dz: Array,
     dweight: Array,
 ) -> None:
-    """Compute the gradients of one group of one token; add to dweight. v: scratch."""
+    """Compute the gradients of one group of one token; add to dweight. v: scratch, the gated y."""
     size = v.shape[0]
     scale = _gate(y, z, eps, v)
     dot = np.float32(0.0)
     for c in range(size):
         dot += as_f32(dout[c]) * weight[c] * v[c]
-    dot *= scale * scale / np.float32(size)
+    dot *= scale * scale / np.float32(size)  # for the gradient through the rms
     for c in range(size):
         dweight[c] += as_f32(dout[c]) * v[c] * scale
     for c in range(size):

@@ -42,8 +42,8 @@ def mlstm(
     Args:
         q, k: (T, H, K) fp64, fp32 or bf16.
         v: (T, H, V).
-        i, f: (T, H), the gates' arguments (after the model's soft cap); the forget gate is a
-            sigmoid, the input gate an exp.
+        i, f: (T, H), the gates' arguments (after the soft cap that a model may put on them);
+            the forget gate is a sigmoid, the input gate an exp.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: C, n and m of each sequence and head, finite; None: zeros, for m too.
         eps: added to the denominator.

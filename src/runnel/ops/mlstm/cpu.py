@@ -4,7 +4,7 @@ state of one head in cache; fp32 arithmetic for all inputs.
 Training runs in plain torch.
 
 T  tokens         S  sequences      H  heads      K  numbers of a key      V  numbers of a value
-Q  CHUNK, tokens of a chunk     `padded`: a size rounded up to whole tiles
+Q  CHUNK, tokens of a chunk     `padded`: a size rounded up to TILE_COLUMNS or TILE_ROWS
 
 The recurrence (`ops/mlstm/__init__.py`) has two gates: lf_t = log sigmoid(f_t) forgets, and i_t
 lets in, as exp(i_t). m_t = max(lf_t + m_{t-1}, i_t) is the logarithm of the scale of C and n.
@@ -170,7 +170,8 @@ def _read_gates(
     mix, enter, leave, tops = memory.mix, memory.enter, memory.leave, memory.tops
     for j in range(count):
         tops[j] = -softplus(-f[t + j, head])
-    # double: m is exact within a chunk, and its rounding at the end goes into the factors
+    # double: m is exact within a chunk. After it, m is rounded to fp32, and the factors take over
+    # the rounding error, so that exp(m) C and exp(m) n stay what they were.
     now = np.float64(m)
     kept = 0.0
     for j in range(count):
@@ -187,7 +188,7 @@ def _read_gates(
             mix[j, other] = fast_exp(leave[other]) if other <= j else _ZERO
         enter[j] = fast_exp(np.float32(kept))
         tops[j] = np.float32(now)
-    rounded = np.float32(now)  # m after the chunk; its rounding error goes into the factors
+    rounded = np.float32(now)  # m after the chunk
     rest = now - np.float64(rounded)
     for j in range(count):
         leave[j] = fast_exp(leave[j] + np.float32(rest))
@@ -245,7 +246,9 @@ def _chunk(
     multiply(pairs, queries, columns, 1, turned, rows, K, _ZERO)
     m, factor = _read_gates(i, f, t, part.head, count, m, memory)
     _weigh(K, count, memory)
-    for panel in range(part.width // TILE_COLUMNS, -1, -1):  # the one with n first
+    # The panel with n is the last one, and comes first here. It has no columns of C if the part's
+    # width is a multiple of TILE_COLUMNS.
+    for panel in range(part.width // TILE_COLUMNS, -1, -1):
         first = part.first + panel * TILE_COLUMNS
         width = min(part.first + part.width - first, TILE_COLUMNS)
         read_rows(v.line, v.distance, t, count, rows, part.head * h.shape[2] + first, width, values)
@@ -326,8 +329,8 @@ def mlstm_cpu(
         return mlstm_torch(q, k, v, i, f, cu, state, eps)
     sequences = cu.numel() - 1
     heads = v.shape[1]
-    width = q.shape[2]
-    size = v.shape[2]
+    width = q.shape[2]  # K
+    size = v.shape[2]  # V
     threads = torch.get_num_threads()
     # Long sequences with few heads: the columns of V are divided too. Every part repeats only the
     # work on q and k.

@@ -17,11 +17,11 @@ operations.
 
 Rows of q, k, v, i and f are `..._row` elements apart for the kernels; everything else is
 contiguous. `table` is (3, N): the sequence, first token and the token after the last token of each
-chunk; `first` (S+1,) is the first chunk of each sequence. `C_in`, `n_in` and `m_in` are the states
-before the chunks, TILE_K and TILE_V the rows and columns of a program's tile of C. The kernels'
-arguments are listed one by one: Triton takes named tuples too, but a kernel is changed only
-together with a run on a GPU. An fp32 product takes three tf32 products, which are as accurate as
-fp32 to within a bit or two.
+chunk, and `chunks` is N; `first` (S+1,) is the first chunk of each sequence. `C_in`, `n_in` and
+`m_in` are the states before the chunks, TILE_K and TILE_V the rows and columns of a program's tile
+of C. The kernels' arguments are listed one by one: Triton takes named tuples too, but a kernel is
+changed only together with a run on a GPU. An fp32 product takes three tf32 products, which are as
+accurate as fp32 to within a bit or two.
 
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
@@ -47,8 +47,8 @@ _TILE_V = (32, 64)
 
 @triton.jit
 def _input_gate(i: tensor, row: tensor, token: tensor, stop: tensor, head: tensor) -> tensor:
-    """Return (CHUNK,) logarithms; -1e30 in holes, because its exp is 0 and differences of two are
-    finite.
+    """Return (CHUNK,) logarithms; -1e30 in holes (places of a chunk after its last token), because
+    its exp is 0 and differences of two are finite.
     """
     return tl.load(i + token * row + head, mask=token < stop, other=-1e30).to(tl.float32)
 
@@ -202,7 +202,7 @@ def _read(
     EXACT: constexpr,
 ) -> tuple[tensor, tensor, tensor]:
     """Return q k^T (CHUNK, CHUNK), q C (CHUNK, TILE_V) and q n (CHUNK,) with the state before the
-    chunk.
+    chunk. EXACT: the precision that q k^T needs, "tf32" for bf16 inputs, else "tf32x3".
     """
     scores = tl.zeros((CHUNK, CHUNK), tl.float32)
     read = tl.zeros((CHUNK, TILE_V), tl.float32)
@@ -307,14 +307,14 @@ def mlstm_gpu(
     ) -> tuple[Tensor, ...]:
         return _forward(q, k, v, i, f, cu, state, eps)
 
-    def path(
+    def in_torch(
         q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *state: Tensor
     ) -> tuple[Tensor, ...]:
         start = (state[0], state[1], state[2]) if state else None
         h, end = mlstm_torch(q, k, v, i, f, cu, start, eps)
         return h, *end
 
-    h, C, n, m = with_torch_backward(run, path, q, k, v, i, f, *(state or ()))
+    h, C, n, m = with_torch_backward(run, in_torch, q, k, v, i, f, *(state or ()))
     return h, (C, n, m)
 
 
@@ -340,7 +340,7 @@ def _forward(
     ]
     if not h.numel():
         return h, *(part.clone() for part in start)
-    # A copy, because programs of other tiles may still read the start.
+    # memory of its own, because programs of other tiles may still read the start
     end = [torch.empty(sequences, *shape, device=device) for shape in shapes]
     chunks = GpuChunks.of(cu, _CHUNK, device)
     entering = [torch.empty(chunks.count, *shape, device=device) for shape in shapes]

@@ -16,9 +16,10 @@ the scale of both, from q and k (T, H, K), v (T, H, V), i and f (T, H):
 runs the states from chunk to chunk, and `take` returns to (T, ...). Each sequence starts a new
 chunk; holes at its end forget nothing and add nothing.
 
-exp(m) C and exp(m) n do not depend on m. So everything is computed at a scale that is a constant
-for autograd, and m itself is used only in three places: with eps, in the end state and in the start
-state. A gradient through the scale would be a small difference of terms as large as C.
+m appears twice in the code, as two numbers that are equal but have different gradients: `scale`, a
+constant for autograd, and `m`. exp(m) C and exp(m) n do not depend on m, so everything is computed
+at `scale`, and `m` is used only in three places: with eps, in the end state and in the start state.
+A gradient through the scale would be a small difference of terms as large as C.
 
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
@@ -62,9 +63,9 @@ def mlstm_torch(
     forget = put(F.logsigmoid(f.to(dtype)))  # (N, H, Q): lf
     enter = put(i, _HOLE)  # (N, H, Q): i
 
-    # log_weight[i, j], the logarithm of the weight of token j's input at token i, is the input gate
-    # of j plus the sum of the forget gates of j+1 .. i. Each sum is taken by itself: differences of
-    # running sums from the chunk's start would cancel.
+    # i and j are tokens here. log_weight[i, j], the logarithm of the weight of token j's input at
+    # token i, is the input gate of j plus the sum of the forget gates of j+1 .. i. Each sum is taken
+    # by itself: differences of running sums from the chunk's start would cancel.
     later = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=v.device).triu(1)
     steps = (
         forget[..., :, None].expand(*forget.shape, grid.chunk).masked_fill(~later.T, 0.0).cumsum(2)
@@ -95,7 +96,7 @@ def mlstm_torch(
     h = grid.take(h.transpose(1, 2))
 
     C, n, scale, m = end
-    back = (scale - m).exp()  # 1, and the gradient of m
+    back = (scale - m).exp()  # the number is 1; it is here for its gradient, that of m
     return h.to(v.dtype), (C * back[..., None, None], n * back[..., None], m)
 
 

@@ -21,10 +21,11 @@ to run.
 
 Rows of x, dt, B, C and dy are `..._row` elements apart for the kernels; everything else is
 contiguous. `table` is (3, N): the sequence, first token and the token after the last token of each
-chunk; `first` (S+1,) is the first chunk of each sequence. STATES is n and BLOCK n rounded up to a
-power of two, CHANNELS the channels of a program. `d_...` are gradients, `rates` is A, `skip` is D,
-and `arriving` is the gradient of the state after a token. The kernels' arguments are listed one by
-one: Triton takes named tuples too, but a kernel is changed only together with a run on a GPU.
+chunk, and `chunks` is N; `first` (S+1,) is the first chunk of each sequence. STATES is n and BLOCK
+n rounded up to a power of two, CHANNELS the channels of a program. `d_...` are gradients, `rates`
+is A, `skip` is D, and `arriving` is the gradient of the state after a token. The kernels' arguments
+are listed one by one: Triton takes named tuples too, but a kernel is changed only together with a
+run on a GPU.
 """
 
 from typing import Any
@@ -95,7 +96,7 @@ def chunk_sums(
     CHANNELS: constexpr,
 ) -> None:
     """Write a chunk's addition to the state to states[chunk] and the sum of its dt to
-    totals[chunk].
+    totals[chunk]. C is not used; it is here because all kernels take the same first arguments.
     """
     chunk = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -404,7 +405,7 @@ def backward(
                 CHANNELS,
                 HAS_SKIP,
             )
-            tl.debug_barrier()
+            tl.debug_barrier()  # all reads of `room` must be done before the next chunk's writes
         tl.store(dstate + at_sequence, arriving, mask=mask)
         tl.store(dA + at_sequence, d_rates, mask=mask)
 
@@ -540,6 +541,7 @@ def _entering(
         CHANNELS=_CHANNELS,
         num_warps=1,
     )
+    # inputs[4]: A
     join[(start.shape[0], blocks)](
         inputs[4], chunks.first, start, states, totals, **sizes, CHANNELS=_CHANNELS, num_warps=1
     )

@@ -66,6 +66,7 @@ def selective_scan_torch(
         places.append(place[inside])
     if not outputs:
         return x.clone(), h
+    # by the places of the tokens: back in their order
     y = torch.cat(outputs)[torch.cat(places).argsort().to(x.device)]
     if D is not None:
         y = y + D.to(dtype) * wide

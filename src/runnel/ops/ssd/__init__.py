@@ -1,7 +1,7 @@
 """The recurrence of Mamba-2 over packed sequences; ssd is short for state space duality.
 
 T  tokens of all sequences      S  sequences      H  heads      P  numbers of a head's input
-G  groups of heads that share B and C             N  numbers of B and C
+G  groups of heads that share B and C             N  numbers of B and of C
 
 The implementations are `torch.py`, `cpu.py` and `gpu.py` in this folder and `ops/reference.py`;
 `ops/backend.py` chooses one.

@@ -7,10 +7,11 @@ rest of the block.
 
     T  tokens      Sq sequences      H  heads      P  head size      G  groups      N  state size
     Q  tokens of a chunk             K  chunks of all sequences together
-    `padded`: a size rounded up to whole tiles
+    `padded`: a size rounded up to TILE_COLUMNS (`simd`)
 
 In the code: `s` a sequence, `h` a head, `g` a group, `k` a chunk, `t` its first token, `size` its
-tokens and `rows` these rounded up to whole tiles; i and j tokens of a chunk. `line` and `row` of
+tokens and `rows` these rounded up to TILE_ROWS; i and j tokens of a chunk; `m` the memory of a
+share, `grid` the `ChunkPairs` of all chunks. `line` and `row` of
 `FlatRows` are its memory and the distance between its rows.
 
 The order of work, for both passes:
@@ -269,7 +270,9 @@ def _write(inputs: Inputs, h: int, t: int, size: int, out: Array, y: Array) -> N
 
 @njit(**SERIAL)
 def start(source: Array, s: int, h: int, out: Array) -> None:
-    """Set out (P padded, N padded) = source[s, h], or zeros if `source` has no rows."""
+    """Set out (P padded, N padded) = source[s, h], or zeros if `source` has no rows. The forward
+    pass keeps its state transposed and gives `out` as a transposed view.
+    """
     out[:] = np.float32(0.0)
     if source.shape[0] > 0:
         for p in range(source.shape[2]):
@@ -588,7 +591,8 @@ def scan_back(
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
             for h in range(share_heads[share, 0], share_heads[share, 1]):
-                # this range has already written this group's dB and dC
+                # whether this range has already written this group's dB and dC: not at its own
+                # first head, nor at the first head of a group
                 keep = h > share_heads[share, 0] and h % per_group > 0
                 _head(inputs, dy, grid, chunks, s, h, keep, state, dend, of_share, m)
 

@@ -89,6 +89,7 @@ def ssd_torch(
         """Return M' of the chunks `index`, from M."""
         return (keep[index] * states[0] + added[index],)
 
+    # heads by group, as `added` has them
     (entering,), (end,) = grid.carry((start.view(-1, *added.shape[1:]),), advance)
     y = y + torch.einsum("kign,kghpn,kghi->kighp", query, entering, log_decay.exp())
 

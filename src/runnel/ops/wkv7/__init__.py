@@ -35,8 +35,8 @@ def wkv7(
         w: (T, H, K), the logarithm of the decay, <= 0; preferably fp32 even if the others are bf16.
         k: (T, H, K).
         v: (T, H, V) fp64, fp32 or bf16.
-        a: (T, H, K), minus the normalized removal key in RWKV-7; it reads the state before its
-            decay.
+        a: (T, H, K), minus the normalized removal key in RWKV-7 (the key whose value is taken out
+            of the state); it reads the state before its decay.
         b: (T, H, K), the removal key times its gate in RWKV-7.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: M of each sequence and head, (S, H, K, V); None: zeros.

@@ -53,7 +53,7 @@ def block_fma(
 def block_load(
     typing_context: Context, base: types.Type, offset: types.Type, like: types.Type
 ) -> Definition:
-    """Load a block with as many vectors as `like`."""
+    """Load a block with as many vectors as `like`, a block whose numbers are not used."""
 
     def generate(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: list[ir.Value]
@@ -110,6 +110,7 @@ def _advance_block(
         next_u = zero
         values = block_load(v, row, zero)
         for i in range(size):
+            # k v^T, plus b u^T, plus the decayed row
             s = block_fma(splat(b[row + i]), u, block_fma(splat(k[row + i]), values, zero))
             s = block_fma(splat(decay[row + i]), block_load(S, i * size, zero), s)
             block_store(S, i * size, s)

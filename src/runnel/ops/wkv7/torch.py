@@ -116,9 +116,9 @@ def _decayed_products(
     """
     batch, _, chunk, _ = readers.shape
     at_token = (readers[:, 1:, None] * writers[:, None]).sum(-1)  # (B, 1, 2, Q)
-    # (B, Q, 2, 2, 1, 1)
+    # (B, Q / size, readers, writers, size, size): the products inside blocks, first of one token
     mix = torch.cat([torch.zeros_like(at_token), at_token], 1).permute(0, 3, 1, 2)[..., None, None]
-    # (B, 2, Q / size, size, K), from the block's start
+    # Logarithms of decays. (B, 2, Q / size, size, K), from the block's start
     before = torch.stack([torch.zeros_like(w), w], 1)[:, :, :, None]
     after = torch.zeros_like(w)[:, None, :, None]  # (B, 1, Q / size, size, K), to the block's end
     whole = w[:, None, :, None]  # (B, 1, Q / size, 1, K)
@@ -129,7 +129,9 @@ def _decayed_products(
         # (B, blocks, 2 size, K)
         late = (readers_[:, :, :, 1] * before[:, :, 1::2].exp()).transpose(1, 2).flatten(2, 3)
         early = (writers_[:, :, :, 0] * after[:, :, 0::2].exp()).transpose(1, 2).flatten(2, 3)
+        # (B, blocks, readers, writers, size, size)
         across = (late @ early.mT).view(batch, blocks, 2, size, 2, size).transpose(3, 4)
+        # the four quarters of the joined block: [earlier half, zeros], [across, later half]
         top = torch.cat([mix[:, 0::2], torch.zeros_like(across)], -1)
         mix = torch.cat([top, torch.cat([across, mix[:, 1::2]], -1)], -2)
         before = torch.cat([before[:, :, 0::2], before[:, :, 1::2] + whole[:, :, 0::2]], 3)
