@@ -64,8 +64,8 @@ def mlstm_torch(
     enter = put(i, _HOLE)  # (N, H, Q): i
 
     # i and j are tokens here. log_weight[i, j], the logarithm of the weight of token j's input at
-    # token i, is the input gate of j plus the sum of the forget gates of j+1 .. i. Each sum is taken
-    # by itself: differences of running sums from the chunk's start would cancel.
+    # token i, is the input gate of j plus the sum of the forget gates of j+1 .. i. Each sum is
+    # taken by itself: differences of running sums from the chunk's start would cancel.
     later = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=v.device).triu(1)
     steps = (
         forget[..., :, None].expand(*forget.shape, grid.chunk).masked_fill(~later.T, 0.0).cumsum(2)
