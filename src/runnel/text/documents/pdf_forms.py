@@ -161,7 +161,9 @@ def _string(read: Callable[..., int], *arguments: Any) -> str:
 
 
 def _beside(box: Box, words: Sequence[Word]) -> Word | None:
-    """Return a word of the uppermost line beside a field; None if there is none."""
+    """Return one word, as a model of height and font, of the uppermost line beside a field; None if
+    there is none.
+    """
     middle = (box[1] + box[3]) / 2
     line = [
         word
