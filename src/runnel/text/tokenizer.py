@@ -109,8 +109,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def is_context(self, context: Any, text: str) -> bool:
-        """Return whether a context that was read from a file is one, and can
-        come before this text.
+        """Return whether a context that was read from a file is one, and can come before this
+        text.
         """
 
     def encode(self, text: str) -> Encoded:
