@@ -60,7 +60,7 @@ _MOST_TITLE_WIDTH = 0.7  # of a title across columns, in widths of the region
 _MOST_DEPTH = 8  # columns within columns
 # ---- columns of prose
 _LEAST_GOING_ON = 0.4  # the least share of lines of a column of prose that go on in the next line
-_LONG_LINE_WORDS = 4  # the least words of a line of prose beside several columns, on average
+_LONG_LINE = 4  # the least words of a line of prose beside several columns, on average
 # ---- tables
 _CELL_STEP = 1.6  # the largest distance of two lines of a cell
 _CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
@@ -699,9 +699,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         numbers = [where[id(line.words[0])] for line in lines]
         extent = _extent(lines)
         on = [_goes_on(a.text, b.text) and not _fits(a, b, extent) for a, b in pairwise(lines)]
-        long = len(gaps) == 1 or sum(len(line.words) for line in lines) >= _LONG_LINE_WORDS * len(
-            lines
-        )
+        long = len(gaps) == 1 or sum(len(line.words) for line in lines) >= _LONG_LINE * len(lines)
         if long and len(on) > 1 and sum(on) >= _LEAST_GOING_ON * len(on):
             prose.append(at)
         indexes += sum(any(map(is_leader, line.words)) for line in lines) > len(lines) / 4
