@@ -47,7 +47,7 @@ _MOST_SEGMENTS = 400  # the most segments of a drawn path
 _MOST_LINES = 6
 # From this many lines of text in every cell, a row may be several rows without lines between them.
 # If more than a share of the rows, `_MOST_SEVERAL`, may be so, the table is left to `pdf_layout`.
-_LEAST_LINES_OF_SEVERAL = 3
+_SEVERAL_LINES = 3
 _MOST_SEVERAL = 0.3
 # the least share of rows with words to the left of the drawn lines that are labels of the rows
 _LEAST_LABELED = 0.8
@@ -235,9 +235,7 @@ def _table(cells: Mapping[Box, list[Word]]) -> Table | None:
     usual = median(len(cell) for row in rows for cell in row if cell)
     # Rows without lines between them: the lines of all cells are beside each other.
     counts = [[len(cell) for cell in row if cell] for row in rows]
-    several = sum(
-        len(set(row)) == 1 < len(row) and row[0] >= _LEAST_LINES_OF_SEVERAL for row in counts
-    )
+    several = sum(len(set(row)) == 1 < len(row) and row[0] >= _SEVERAL_LINES for row in counts)
     if usual > _MOST_LINES or several > _MOST_SEVERAL * len(rows):
         return None
     return Table(
@@ -270,10 +268,7 @@ def _rows_of_cells(cells: list[list[Line]], gaps: Sequence[Gap]) -> list[list[li
     two in each of several cells.
     """
     numbers = [len(cell) for cell in cells if all(NUMERIC.fullmatch(line.text) for line in cell)]
-    if (
-        max(numbers, default=0) < _LEAST_LINES_OF_SEVERAL
-        and numbers.count(2) < _LEAST_LINES_OF_SEVERAL
-    ):
+    if max(numbers, default=0) < _SEVERAL_LINES and numbers.count(2) < _SEVERAL_LINES:
         return [cells]
     words = {id(word): word for cell in cells for line in cell for word in line.words}
     rows = [by_gaps(row, gaps) for row in rows_of(list(words.values()))]

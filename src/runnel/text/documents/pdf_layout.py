@@ -277,9 +277,8 @@ def line_of(row: list[Word]) -> Line:
         bracket = before.text[-1] in _OPENS
         mark = touches and word.is_above(before) and not bracket
         written = raised(text, word.text) if mark else word.text
-        value = not (
-            before.length and word.length
-        )  # of a form: it has no characters in PDFium's text
+        # of a form: it has no characters in PDFium's text
+        value = not (before.length and word.length)
         sign = word.text[0] in _JOINS and (value or word.line_start)
         whole = ((bracket or sign) and (touches or value)) or written != word.text
         text = text.replace(HYPHEN, "-") + ("" if whole else " ") + written

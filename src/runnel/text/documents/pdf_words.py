@@ -105,7 +105,7 @@ _REST = re.compile(
     re.IGNORECASE,
 )
 _SHORT = frozenset("An As At Be By Do Go He If In Is It Me My No Of On Or So To Up Us We".split())
-_VERTICAL_HEIGHT = 4  # the least height of a vertical line of text, in widths
+_VERTICAL = 4  # the least height of a vertical line of text, in widths
 # Of a word in spaced letters: the letters of a piece of it, at most, and the least pieces; the
 # largest space between two of its letters, in heights, unless the spaces between words are wider.
 _PIECE = 3
@@ -569,9 +569,7 @@ class _Reader:
             for text in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
             if addressof(text.raw.contents) not in self.looks
         ]
-        return any(
-            top - bottom > _VERTICAL_HEIGHT * (right - left) for left, bottom, right, top in boxes
-        )
+        return any(top - bottom > _VERTICAL * (right - left) for left, bottom, right, top in boxes)
 
     def _restore_ligatures(self) -> None:
         """Write out ligatures that the font maps to their last letter: they are wider than it. The
