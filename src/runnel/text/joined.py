@@ -51,7 +51,7 @@ def as_read(text: str, unit: Unit, language: str = "en") -> tuple[str, np.ndarra
                 keeps[line.start() : line.end()] = False
                 for number, (first, last) in enumerate(words):
                     keeps[first:last] = True
-                    if number % MOST_WORDS:
+                    if number % MOST_WORDS:  # one space before a word, but not before a piece
                         keeps[first - 1] = True
                         characters[first - 1] = " "
     keeps[: len(text) - len(text.lstrip())] = False

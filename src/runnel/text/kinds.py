@@ -2,12 +2,18 @@
 list follow what introduces them, and asides are no answers.
 
 A block is a paragraph, a list item, or a line of its own: the sentences between two line ends that
-end a block. There are many sentences, so characters are looked at in arrays, and only short blocks
-in turn.
+end a block (`_Block`). Blocks of the document, which its reader has marked ("heading", "code"), may
+be longer; `kind_at` returns their kind at a place, and a `_Block` has it as its `kind`. All other
+kinds are of sentences: the five numbers below.
+
+    sentence_kinds  does it in four steps, numbered in its body
+    _Sentences      where the sentences are; of all characters, in arrays, because there are many
+    _blocks         the sentences in blocks, whose words are looked at only if they are short
+    _titles         questions and headings, by the words of a block; `_listed`: those that are none
+    _introduced     list items and short lines after a colon
+    asides          page numbers, rows with dots, running heads, and repeated titles
 
     S  sentences of a text
-
-`sentence_kinds` does it in four steps, numbered in its body.
 """
 
 from __future__ import annotations
@@ -26,15 +32,16 @@ from runnel.checks import expect_text
 from runnel.text.documents.document import CONTENTS, HEADS, DocumentText
 from runnel.text.documents.headings import ITEM, is_title
 
+# the kinds of sentences; see `sentence_kinds`
 TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
 TITLES = QUESTION, HEADING
 
-_PIECE_CHARS = 1 << 16  # looked at together
+_PIECE_CHARS = 1 << 16  # looked at together: arrays of all characters would need much memory
 _MOST_CHARS = 400  # a block with more characters is text
 _MOST_SENTENCES = 4  # a block with more sentences is text
 # a line that ends with a colon is no heading if it has as many spaces: "To do this, run:"
 _LEAST_INTRODUCTION_SPACES = 3
-_LINES = (None, "paragraph", "line")  # kinds of blocks that may be short lines
+_LINE_KINDS = (None, "paragraph", "line")  # of blocks of the document that may be short lines
 _MOST_LINE_CHARS = 80  # of a short line
 _MOST_NESTED = 4  # headings that may follow each other
 _SPACES = np.array(
@@ -147,24 +154,24 @@ def sentence_kinds(
     if not len(spans):
         return kinds
     # 1. Blocks of sentences.
-    lines = _Lines.of(text, spans)
+    sentences = _Sentences.of(text, spans)
     kind_at = kind_at or (lambda offset: None)
-    blocks = list(_blocks(text, lines, kind_at))
+    blocks = list(_blocks(text, sentences, kind_at))
     # 2. Questions and headings by the words of each block, but not in lists and tables.
     for block in blocks:
-        kinds[block.first : block.last] = _titles(text, lines, block, kind_at)
+        kinds[block.first : block.last] = _titles(text, sentences, block, kind_at)
     if len(blocks) > _MOST_NESTED:
         kinds[_listed(blocks, kinds)] = TEXT
     # 3. Asides. Running heads and tables of contents can be recognized only by their neighbors.
-    for first, last in (*_page_numbers(blocks), *_leader_rows(text, lines)):
+    for first, last in (*_page_numbers(blocks), *_leader_rows(text, sentences)):
         kinds[first:last] = ASIDE
     if len(blocks) >= _LEAST_ROWS:
-        for first, last in _running_heads(text, lines, blocks):
+        for first, last in _running_heads(text, sentences, blocks):
             kinds[first:last] = ASIDE
         for block in _repeated_titles(blocks, kinds):
             kinds[block.first : block.last] = ASIDE
     # 4. Items and lines that a text introduces.
-    for block in _introduced(text, lines, blocks, kinds):
+    for block in _introduced(text, sentences, blocks, kinds):
         kinds[block.first : block.last] = INTRODUCED
     return kinds
 
@@ -173,21 +180,21 @@ def sentence_kinds(
 
 
 @dataclass(frozen=True, eq=False)
-class _Lines:
+class _Sentences:
     """Where sentences begin and end, without white space: (S,) each."""
 
     starts: np.ndarray
     ends: np.ndarray
-    # the number of line ends before the sentence; the end of a paragraph counts twice, and the
-    # start of the text many times
+    # the number of line ends between the sentence and the one before; the end of a paragraph counts
+    # twice, and so does the start of the text
     before: np.ndarray
-    after: np.ndarray  # the same of the place after the sentence
+    after: np.ndarray  # the same, to the next sentence or the end of the text
     ended: np.ndarray  # bool: it ends like a sentence
 
     @staticmethod
-    def of(text: str, spans: np.ndarray) -> _Lines:
+    def of(text: str, spans: np.ndarray) -> _Sentences:
         count = len(spans)
-        # `at_start`, `at_end`: line ends from the start of the text to the sentence's
+        # `at_start`, `at_end`: how many line ends are before the sentence's start and its end
         starts, ends, at_start, at_end = (np.zeros(count, np.int64) for _ in range(4))
         ended = np.zeros(count, bool)
         first = line_ends = 0
@@ -196,16 +203,19 @@ class _Lines:
             last = max(
                 first + 1, int(np.searchsorted(spans[:, 1], base + _PIECE_CHARS, side="right"))
             )
+            # 1. The characters of the sentences [first, last), a piece of the text.
             codes = np.frombuffer(
                 text[base : spans[last - 1, 1]].encode("utf-32-le", "surrogatepass"), np.uint32
             )
             edges = spans[first:last] - base
+            # 2. The first and last visible character of each; one of white space is empty.
             visible = np.flatnonzero(~_are(codes, _SPACES))
             low, high = np.searchsorted(visible, edges.T)
-            full = high > low
+            has_words = high > low
             visible = np.append(visible, len(codes))
-            begin = np.where(full, visible[np.minimum(low, len(visible) - 1)], edges[:, 0])
-            end = np.where(full, visible[high - 1] + 1, edges[:, 0])
+            begin = np.where(has_words, visible[np.minimum(low, len(visible) - 1)], edges[:, 0])
+            end = np.where(has_words, visible[high - 1] + 1, edges[:, 0])
+            # 3. The line ends before each character of the piece.
             breaks = np.append(
                 0, np.cumsum((codes == 10) + 2 * _are(codes, _PARAGRAPH_ENDS).astype(np.int64))
             )
@@ -214,12 +224,14 @@ class _Lines:
             at_start[first:last] = breaks[begin] + line_ends
             at_end[first:last] = breaks[end] + line_ends
             line_ends += int(breaks[-1])
+            # 4. The last characters: a sentence may end with a quotation mark behind its full stop.
             sign = codes[np.maximum(end - 1, 0)]
             other = codes[np.maximum(end - 2, 0)]
             ended[first:last] = _are(sign, _ENDS) | (_are(sign, _CLOSERS) & _are(other, _ENDS))
             first = last
+        # from the end of each sentence to the start of the next
         between = at_start[1:] - at_end[:-1]
-        return _Lines(starts, ends, np.append(2, between), np.append(between, 2), ended)
+        return _Sentences(starts, ends, np.append(2, between), np.append(between, 2), ended)
 
 
 def _are(codes: np.ndarray, signs: np.ndarray) -> np.ndarray:
@@ -236,23 +248,25 @@ class _Block(NamedTuple):
     kind: str | None  # the kind of the document's block that it is in
 
 
-def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> Iterator[_Block]:
+def _blocks(
+    text: str, sentences: _Sentences, kind_at: Callable[[int], str | None]
+) -> Iterator[_Block]:
     """Yield the blocks. One begins after the end of a paragraph; after one line end, if the
     sentence before has no end ("Costs") or the line is one of `_BEGINS`.
     """
-    begins = lines.before >= 2
-    begins[1:] |= (lines.before[1:] == 1) & ~lines.ended[:-1]
-    for sentence in np.flatnonzero((lines.before == 1) & ~begins).tolist():
-        begins[sentence] = _BEGINS.match(text, lines.starts[sentence]) is not None
+    begins = sentences.before >= 2
+    begins[1:] |= (sentences.before[1:] == 1) & ~sentences.ended[:-1]
+    for sentence in np.flatnonzero((sentences.before == 1) & ~begins).tolist():
+        begins[sentence] = _BEGINS.match(text, sentences.starts[sentence]) is not None
     for first, last in pairwise([*np.flatnonzero(begins).tolist(), len(begins)]):
-        start = int(lines.starts[first])
-        end = int(lines.ends[last - 1])
+        start = int(sentences.starts[first])
+        end = int(sentences.ends[last - 1])
         short = end - start <= _MOST_CHARS and last - first <= _MOST_SENTENCES
         yield _Block(first, last, text[start:end] if short else "", kind_at(start))
 
 
 def _titles(
-    text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], str | None]
+    text: str, sentences: _Sentences, block: _Block, kind_at: Callable[[int], str | None]
 ) -> int | list[int]:
     """Return the kind of each sentence of a block, or one kind for all of them. Of the asides it
     finds only tables of contents that the document's reader has marked.
@@ -264,7 +278,9 @@ def _titles(
         return HEADING
     if kind == "heading":
         titles = []
-        for start, end in zip(lines.starts[first:last], lines.ends[first:last], strict=True):
+        for start, end in zip(
+            sentences.starts[first:last], sentences.ends[first:last], strict=True
+        ):
             # it goes on, or begins, with other text
             apart = not kind_at(int(start)) == kind_at(int(end) - 1) == "heading"
             asked = QUESTION if _asks(text[start:end]) else HEADING
@@ -274,7 +290,7 @@ def _titles(
         return TEXT
     # 1. A block that ends with a question mark.
     if _asks(words):
-        asks = [_asks(text[lines.starts[at] : lines.ends[at]]) for at in range(first, last)]
+        asks = [_asks(text[sentences.starts[at] : sentences.ends[at]]) for at in range(first, last)]
         if not _LETTER.search(words):
             return TEXT
         if all(asks) or _LABEL.match(words) or _FIRST_PERSON.search(words):
@@ -286,11 +302,11 @@ def _titles(
     # line of its own.
     kinds = [TEXT] * (last - first)
     if last - first > 1 and _is_question(
-        text[lines.starts[first] : lines.ends[first]], bool(lines.after[first])
+        text[sentences.starts[first] : sentences.ends[first]], bool(sentences.after[first])
     ):
         kinds[0] = QUESTION
-    if lines.before[last - 1] and _is_heading(
-        text[lines.starts[last - 1] : lines.ends[last - 1]], kind
+    if sentences.before[last - 1] and _is_heading(
+        text[sentences.starts[last - 1] : sentences.ends[last - 1]], kind
     ):
         kinds[-1] = HEADING
     return kinds
@@ -309,7 +325,7 @@ def _is_heading(words: str, kind: str | None) -> bool:
 
 def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
     """Return the sentences that look like headings but are lines of a list or a table: so many
-    follow each other as headings never do.
+    follow each other as headings never do. The last of them may be the heading of the text below.
     """
     titles = [
         block.last == block.first + 1 and block.kind != "heading" and kinds[block.first] == HEADING
@@ -330,7 +346,9 @@ def _runs(flags: list[bool]) -> Iterator[tuple[int, int]]:
 
 
 def _is_question(words: str, alone: bool) -> bool:
-    """Return whether the first sentence of a block reads like the title of the rest."""
+    """Return whether the first sentence of a block reads like the title of the rest. `alone`:
+    whether a line end follows it.
+    """
     if not _asks(words):
         return False
     label = _LABEL.match(words)
@@ -349,7 +367,7 @@ def _bare(words: str) -> str:
 
 
 def _introduced(
-    text: str, lines: _Lines, blocks: list[_Block], kinds: np.ndarray
+    text: str, sentences: _Sentences, blocks: list[_Block], kinds: np.ndarray
 ) -> Iterator[_Block]:
     """Yield the items, and the short lines, below text that ends with a colon: "You need:" / "a
     pump" / "a hose" (short lines below a short line), or "The parts are:" / "- a pump".
@@ -358,8 +376,10 @@ def _introduced(
     short = False  # whether the introducing text is a short line
     for block in blocks:
         plain = bool((kinds[block.first : block.last] == TEXT).all())
-        is_item = block.kind == "item" or _BEGINS.match(text, lines.starts[block.first]) is not None
-        is_line = block.kind in _LINES and 0 < len(block.words) <= _MOST_LINE_CHARS
+        is_item = (
+            block.kind == "item" or _BEGINS.match(text, sentences.starts[block.first]) is not None
+        )
+        is_line = block.kind in _LINE_KINDS and 0 < len(block.words) <= _MOST_LINE_CHARS
         if (
             introduced
             and plain
@@ -367,7 +387,7 @@ def _introduced(
         ):
             yield block
             continue
-        introduced = plain and text[lines.ends[block.last - 1] - 1] == ":"
+        introduced = plain and text[sentences.ends[block.last - 1] - 1] == ":"
         short = is_line
 
 
@@ -397,7 +417,8 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
         ):
             yield block.first, block.last
     values = [value for _, value in numbers]
-    # the numbers with the number before, or the next number, as neighbor; -9 is no neighbor of any
+    # The numbers whose neighbors, `around`, are one less before or one more behind them. -9 stands
+    # for a neighbor of the first and the last number: it is never one less or one more.
     counted = [
         place
         for (place, value), *around in zip(numbers, [-9, *values], [*values[1:], -9], strict=False)
@@ -407,7 +428,7 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
         yield from ((place, place + 1) for place in counted)
 
 
-def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
+def _leader_rows(text: str, sentences: _Sentences) -> Iterator[tuple[int, int]]:
     """Yield the sentences of rows with dots before a page number, if three or more such rows follow
     each other with their pages in order.
     """
@@ -418,26 +439,31 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
             continue
         page = int(match[1] or 0)
         if run and (row.start() - run[-1][1] > _MOST_CHARS_APART or (page and page < run[-1][2])):
-            yield from _contents_span(run, lines)
+            yield from _contents_span(run, sentences)
             run = []
         run.append((*row.span(), page))
-    yield from _contents_span(run, lines)
+    yield from _contents_span(run, sentences)
 
 
-def _contents_span(run: list[tuple[int, int, int]], lines: _Lines) -> Iterator[tuple[int, int]]:
+def _contents_span(
+    run: list[tuple[int, int, int]], sentences: _Sentences
+) -> Iterator[tuple[int, int]]:
     if len(run) >= _LEAST_ROWS:
         yield (
-            int(np.searchsorted(lines.starts, run[0][0])),
-            int(np.searchsorted(lines.ends, run[-1][1], side="right")),
+            int(np.searchsorted(sentences.starts, run[0][0])),
+            int(np.searchsorted(sentences.ends, run[-1][1], side="right")),
         )
 
 
-def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[tuple[int, int]]:
+def _running_heads(
+    text: str, sentences: _Sentences, blocks: list[_Block]
+) -> Iterator[tuple[int, int]]:
     """Yield the blocks next to form feeds that three of them have in common, apart from numbers."""
     firsts = [block.first for block in blocks]
+    # by text, the numbers of its blocks, each once and in order
     places_of: dict[str, dict[int, None]] = defaultdict(dict)
     for feed in re.finditer("\f", text):
-        after = bisect_right(firsts, int(np.searchsorted(lines.starts, feed.start()))) - 1
+        after = bisect_right(firsts, int(np.searchsorted(sentences.starts, feed.start()))) - 1
         for place in (after - 1, after):
             if place >= 0 and 0 < len(blocks[place].words) <= _MOST_HEAD_CHARS:
                 places_of[_DIGITS.sub("#", " ".join(blocks[place].words.split()))][place] = None
@@ -493,8 +519,8 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
             and below[-1][1] - below[0][1] >= 1.5 * (stop - first)
         ):
             contents += [place for place, _ in below]
-    # 2. Blocks between two parts of the contents, with page numbers, are contents too: their titles
-    # differ a little from the headings.
+    # 2. Up to four blocks between two parts of the contents are contents too, if all have page
+    # numbers in order: their titles differ a little from the headings. -1: a block without one.
     pages = {
         place: int(page[1])
         for place in range(len(keys))

@@ -194,6 +194,7 @@ class LibraryTokenizer(Tokenizer):
     def encode_inside(self, text: str) -> Encoded:
         if not self.adds_space:
             return self.encode(text)
+        # the offsets of the text begin at 0, and the "x" before it has offset -1
         encoded = self._encode_parts(["x" + text], [0], [-1])[0]
         first = int(np.count_nonzero(encoded.starts < 0))
         # a token has characters of the context and of the text

@@ -1,5 +1,5 @@
 """Lines of text, plain or compressed, from files, parts of files and standard input, and JSON rows
-in them.
+in them: objects, one in each line, and their fields.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class RankedText:
             characters = characters_in(source, start, end)
             if _BREAK_TAG.match(source, start, end):  # it ends a line or a cell: a space
                 characters = {start: " ", **characters}
-            keeps[list(characters)] = True  # an entity keeps the place of its "&"
+            keeps[list(characters)] = True  # the sign of an entity has the place of its "&"
             parts += characters.values()
             at = end
         text = "".join([*parts, source[at:]])

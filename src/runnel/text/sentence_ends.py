@@ -303,8 +303,9 @@ def _matches(
 
 
 def _is_name(previous: str, begin: str, following: str) -> bool:
-    """Return whether "is old.Change it", with its words around "old", holds the name of a file, a
-    host or a part of a program: not if a sentence may begin with its second part.
+    """Return whether "old.Change" in "is old.Change it" is the name of a file, a host or a part of
+    a program: not if a sentence may begin with its second part. `previous`: "is"; `begin`:
+    "Change"; `following`: "it".
     """
     if re.fullmatch(_OPENERS, begin) or following in _OBJECTS:
         return False

@@ -481,7 +481,8 @@ def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, 
     """
     ids: list[np.ndarray] = []
     counts = np.empty(len(offsets), dtype=np.int64)
-    # tokens of the pieces so far; offsets whose counts are known; the greatest start of a token
+    # tokens of the pieces so far; offsets whose counts are known; the greatest start of a token, as
+    # some tokens start before the one before them
     total = done = furthest = 0
     for piece in pieces:
         if not len(piece):
@@ -529,8 +530,11 @@ def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
     """Group sentences into passages, from the start, so that appended text changes only the last
     one; each holds a token.
 
-    From the sentences' token bounds, one more than these, and the most tokens of a passage of
-    several, return the first sentence of each passage, and the number of sentences.
+    Return the first sentence of each passage, and the number of sentences.
+
+    Args:
+        bounds: (S + 1,) as `SentenceTokens.bounds`.
+        most: the most tokens of a passage of several sentences.
     """
     chosen = [0]
     for sentence in range(1, len(bounds) - 1):

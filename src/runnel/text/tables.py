@@ -1,4 +1,4 @@
-"""Read rows of csv and tsv files, in the same way for every command and for training.
+"""Read rows of csv, tsv and parquet files, in the same way for every command and for training.
 
 csv has a first line of column names, perhaps below a line "sep=;" and lines of a title, which have
 one value. Rows have as many values as most of the first rows; values beyond the last column belong
@@ -188,7 +188,7 @@ def _sample_rows(sample: str, delimiter: str) -> list[list[str]]:
 
 def _shape(rows: list[list[str]]) -> tuple[int, int]:
     """Return how many rows of few values are above an empty line at the top of a table, and how
-    many values the rows below have; without an empty line, those of all rows.
+    many values the rows below have; without an empty line, those of all rows but comments ("#").
     """
     empty = next((n for n, row in enumerate(rows) if not any(row)), 0)
     below = _width(rows[empty + 1 :])

@@ -253,6 +253,7 @@ class Template:
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
         part = self.parts[number]
         if part.kind == "text":
+            # the start of a text, before which some tokenizers put a space
             first = not self.continues and all(part.kind == "token" for part in self.parts[:number])
             encode = tokenizer.encode if first else tokenizer.encode_inside
             return encode(part.value).ids
@@ -301,10 +302,10 @@ DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query}
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 
 OWN_PAIR = "{query}{end}{document}{end}"
-# How a reranker reads a pair, for models that read from left to right and, in the notation after
-# the begin marker, for others (`OWN_PAIR`: as the tokenizer writes pairs); None: models of that
-# kind cannot. They are the templates of the papers, of paper B's checkpoints, and of the tokenizer;
-# docs/models.md shows them.
+# How a reranker reads a pair: the template for models that read from left to right; and the text
+# after the begin marker for other models (`OWN_PAIR`: as the tokenizer writes pairs). None: models
+# of that kind cannot. They are the templates of the papers, of paper B's checkpoints,
+# and of the tokenizer; docs/models.md shows them.
 PAIR_TEMPLATES: dict[str, tuple[Template | None, str | None]] = {
     "rankmamba": (DOCUMENT_THEN_QUERY, OWN_PAIR),
     "rankmamba-code": (CAPITAL_DOCUMENT_THEN_QUERY, None),

@@ -76,7 +76,7 @@ class Encoded:
 
 
 class Tokenizer(ABC):
-    """A tokenizer without special tokens, truncation or padding."""
+    """A tokenizer that adds no special tokens and no padding by itself, and truncates nothing."""
 
     begin_id: int | None  # the markers of a text's start and end, None if the model has none
     end_id: int | None
@@ -109,8 +109,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def is_context(self, context: Any, text: str) -> bool:
-        """Return whether a context that was read from a file is one, and can
-        come before this text.
+        """Return whether a context that was read from a file is one, and can come before this
+        text.
         """
 
     def encode(self, text: str) -> Encoded:
@@ -188,6 +188,7 @@ class Tokenizer(ABC):
 
 def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Move starts past leading whitespace, except in tokens that are all whitespace."""
+    # the "." ends white space at the end of the text
     codes = np.minimum(
         np.frombuffer(f"{text}.".encode("utf-32-le"), dtype=np.uint32), len(_SPACES) - 1
     )
@@ -219,8 +220,8 @@ class TokenStream:
 
     @property
     def text(self) -> str:
-        """Text that is not yet returned as tokens. The first bytes of its first
-        character may be.
+        """Text that is not yet returned as tokens. A token that is returned may have the first
+        bytes of its first character.
         """
         self._parts = ["".join(self._parts)]
         return self._parts[0]

@@ -1,6 +1,15 @@
 """Split texts into words for BM25. Names such as refreshTokenForUser or E-1107 count as a whole,
 and their parts count beside it.
 
+An index counts words that this module or the index itself finds:
+
+    words_of, numbered_words  all words, by bm25s: of Qdrant's sparse vectors, and of the training's
+                              search for hard negatives; a word keeps its underscores
+    with_parts                a text for LanceDB's index, which splits it into words itself, also at
+                              underscores: the words that it does not find are added
+
+Both add `compound_parts`.
+
 Scripts without spaces between words are split into pairs of neighboring characters: Chinese and
 Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A character is a letter with the
 marks that follow it, and a character between other scripts is a word of its own.
@@ -44,7 +53,7 @@ _COMPOUND = re.compile(r"(?<!_)_*+[^\W_]++(?:[-_]+[^\W_]++)*+_*+")  # E-1107, __
 _CAPITALS = "A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0401\u0410-\u042f"
 _SMALL = rf"[^\W\d_{_CAPITALS}]"
 _PART = re.compile(rf"[{_CAPITALS}]+(?!{_SMALL})|[{_CAPITALS}]?{_SMALL}+|\d+")
-_WORD = rf"[{_UNSPACED}]+|\b\w\w+\b"  # of a text in which spaces surround the pairs
+_WORD = rf"[{_UNSPACED}]+|\b\w\w+\b"  # two letters or more, or any of a script without spaces
 
 
 def separated(text: str) -> str:
@@ -64,7 +73,11 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
     "2dot3dot1" of 2.3.1, because a search for its parts finds 3.1.2 as well.
 
     Words that the index finds by itself are not repeated: those between hyphens and, if it splits
-    words at underscores (`joined_by=""`), those between underscores.
+    words at underscores, those between underscores.
+
+    Args:
+        joined_by: the signs at which the index does not split words: "_", or "" for an index that
+            splits words at underscores too.
     """
     words: list[str] = []
     text = separated(text).translate(_HYPHENS)
@@ -72,17 +85,21 @@ def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
         whole = match[0]
         if whole.isalpha() and (whole.islower() or whole.isupper() or whole[1:].islower()):
             continue  # an ordinary word: river, USA, Berlin
+        # 1. The parts of each word that the index finds: of refreshToken; of "__init__", which has
+        # one part, but is no word without its underscores.
         for word in re.split("-" if joined_by else "[-_]", whole):
             of_word = _PART.findall(word)
             if len(of_word) > 1 or "_" in (word[:1], word[-1:]):
                 words += [part.lower() for part in of_word if len(part) > 1]
-                # the i of iPhone, the O of OAuth2Token
+                # A single letter with the next part, if the word goes on: "iPhone" of iPhone15,
+                # "OAuth" of OAuth2Token. The word iPhone is found as a whole.
                 words += [
                     (letter + part).lower()
                     for letter, part in itertools.pairwise(of_word)
                     if len(letter) == 1 and (letter + part).isalpha()
                     if len(word) < _MOST_CHARS and letter + part in word[:-1]
                 ]
+        # 2. Its letters together: e1107.
         if len(whole) <= _MOST_JOINED_CHARS and not whole.isalnum():
             words.append(whole.replace("-", "").replace("_", "").lower())
     return words + [number.replace(".", "dot") for number in _DOTTED_NUMBER.findall(text)]

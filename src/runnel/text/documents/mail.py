@@ -78,8 +78,8 @@ class _Mail:
         for name, value in headers.items():
             self.canonical.add(f"{name}: {value}", "line", join="\n")
         self.canonical.above = depth
-        attachments: list[str] = []
-        attached: list[Message] = []
+        attachments: list[str] = []  # names; `_bodies` fills both lists
+        attached: list[Message] = []  # messages in this message
         before = self.canonical.length
         for body in _bodies(message, attachments, attached, message):
             self._add_body(body)

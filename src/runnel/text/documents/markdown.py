@@ -45,7 +45,7 @@ _BAR = re.compile(r"(?<!\\)\|")  # not "\|", which is in a cell
 _CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z")  # "**Table 2** Costs", "The costs:"
 _CAPTION_CHARS = 200  # at most
 # ---- front matter: keys in YAML between two "---", or in TOML between two "+++"
-_KEY = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")  # "title: Rivers", "- item", "# comment"
+_YAML = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")  # "title: Rivers", "- item", "# comment"
 _TOML = re.compile(r"[\w\[#\s}\]\"'+]")  # what a line of TOML can begin with
 # "title: Rivers", 'title = "Rivers"'
 _TITLE = re.compile(r"^title[ \t]*[:=][ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
@@ -130,7 +130,7 @@ def _front_matter(lines: list[str]) -> int:
         if not line.strip() and number > 1:  # the line below it decides
             line = "".join(lines[number + 1 : number + 2])
             line = "" if line.startswith("-") else line  # "" fits no form
-        form = _KEY if lines[0][0] == "-" else _TOML
+        form = _YAML if lines[0][0] == "-" else _TOML
         if not form.match(line) or (number == 1 and line[0] in "- "):
             return 0
     return 0
@@ -208,7 +208,7 @@ class _Marks:
     def add_line(self, line: str, below: str, start: int, end: int) -> None:
         """Add a line that `add_open` has not added, above the line `below`."""
         if not line.strip():
-            # the number of a clause is joined to the text below it
+            # a blank line ends no paragraph between the number of a clause and the text below it
             if self.start is None or not self.unread.joins(end, end + 1):
                 self.close()
         elif heading := _heading(line):
@@ -238,7 +238,7 @@ class _Marks:
             self.take(start, end, kind)
 
     def take(self, start: int, end: int, kind: str) -> None:
-        """Add a line to the open block, or open a block."""
+        """Add a line to the open block, or open a block, which is of this kind."""
         if self.start is None:
             self.start = start
             self.kind = kind
@@ -259,7 +259,7 @@ class _Marks:
             self.names = ()
 
     def _close_heading(self, level: int, words: str) -> None:
-        """End the open block, which is a heading; without words it is none."""
+        """End the open block, which is a heading; without words it opens no section."""
         words = _ANY_TAG.sub("", words).strip()
         if words:
             self.canonical.open_heading(level, words)

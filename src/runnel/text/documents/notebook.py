@@ -64,7 +64,12 @@ def _joined(value: object) -> str:
 
 
 def _add_output(canonical: Canonical, output: dict[str, object], left_out: Counter[str]) -> None:
-    """Add an output as it is shown, and count what is left out of it."""
+    """Add an output as it is shown, and count what is left out of it.
+
+    The first that it has counts: an error, a picture, Markdown, a page, or plain text. A page
+    counts if it has a table, or if there is no text, or one that only names an object
+    ("<IPython.core.display.HTML object>").
+    """
     data = output.get("data")
     data = data if isinstance(data, dict) else output
     text = _joined(data.get("text/plain", data.get("text")))

@@ -58,7 +58,7 @@ class Numbering:
             for definition in part.findall("{*}abstractNum")
         }
         self._instances = {attribute(num, "numId"): num for num in part.findall("{*}num")}
-        self._levels_of = cache(self._read_levels)
+        self._levels_of = cache(self._read_levels)  # each instance is read once
         self._language = language.partition("-")[0].lower()
         # by abstract definition and level, the current number
         self._counts: dict[str, dict[int, int]] = {}
@@ -102,7 +102,9 @@ class Numbering:
         return _shown(levels, counts, level, self._language)
 
     def _definition(self, instance: str) -> Element | None:
-        """Return the abstract definition of an instance, also by the style that it names."""
+        """Return the abstract definition of an instance. One that names a style (numStyleLink)
+        stands for the definition that names the same style as its own (styleLink).
+        """
         element = self._instances.get(instance)
         definition = self._abstract.get(
             "" if element is None else value_of(element, "abstractNumId")

@@ -56,6 +56,7 @@ class Ocr:
         return shlex.split(self.command)
 
     def read(self, png: bytes) -> str:
+        """Return the text of a picture; ReadError with what the command did ("it failed: ...")."""
         with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
             image = Path(folder) / "page.png"
             image.write_bytes(png)

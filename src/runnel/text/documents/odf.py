@@ -96,6 +96,7 @@ class _Styles:
         """
         counts = self._counts.setdefault(style, [])
         first = [self._value(style, level, "start-value") for level in range(1, depth + 1)]
+        # the first item at this depth has the start value, and the next ones count on
         counted = len(counts) >= depth
         counts[:] = [*counts, *first[len(counts) :]][:depth]
         counts[-1] = integer(start, counts[-1] + counted)
@@ -118,7 +119,9 @@ class _Styles:
 
 
 class _Content:
-    """A collector of paragraphs' text."""
+    """Collects the text of paragraphs while the elements of a document begin and end, and adds it
+    as blocks.
+    """
 
     def __init__(self, canonical: Canonical, kind: str, styles: _Styles) -> None:
         self.canonical = canonical
@@ -149,6 +152,8 @@ class _Content:
                 self.inline.pop()
                 self.open[name] -= 1
                 self._end(element, name)
+            # the text behind an element, also behind one that is left out, belongs to the element
+            # around it
             if self.inline and self.inline[-1]:
                 self.paragraphs[-1].append(element.tail or "")
         self._add_blocks()
@@ -220,7 +225,7 @@ class _Content:
             ),
             None,
         )
-        inside = Canonical()
+        inside = Canonical()  # only for the text of the title
         if self.title is not None:
             _Content(inside, "odt", self.styles).read(self.title)
         self.canonical.add_slide(self.pages, inside.finish("odt").text)

@@ -44,6 +44,8 @@ def paragraphs(
     paragraph's words, are read as tabs, and formulas in one line. Of alternatives one is read.
 
     Args:
+        left_out: whether an element is not read, with all that is in it.
+        format_of: returns the format of a run (r): a piece of text in one format.
         written: returns the text that an element of a paragraph stands for, if the name of the
             element does not say it.
     """
@@ -57,7 +59,7 @@ def paragraphs(
     for event, element in walk(root, iter, is_skipped):
         name = tag(element)
         sign: str | None = None
-        if open_paragraphs and name == "oMath":
+        if open_paragraphs and name == "oMath":  # once, as it is skipped
             sign = formula(element)
         elif open_paragraphs and event == "start" and name not in _WRITTEN:
             sign = written(element)

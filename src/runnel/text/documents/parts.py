@@ -18,7 +18,7 @@ from runnel.errors import ReadError, damage_in
 from runnel.text.documents.document import Limits
 
 # methods allowed in Office files and epub; others decompress without a bound
-_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_READABLE_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1  # a flag of an entry
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ class Archive:
             "the archive's unpacked content",
         )
         for entry in entries:
-            if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _PLAIN:
+            if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _READABLE_METHODS:
                 how = f"packed with method {entry.compress_type}; use deflate"
                 how = "encrypted; decrypt it first" if entry.flag_bits & _ENCRYPTED else how
                 raise ReadError(f"{entry.filename!r} in the archive is {how}")

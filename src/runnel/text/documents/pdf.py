@@ -45,7 +45,7 @@ _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05  # of a document's characters; if more have no meaning, a warning says so
 _TABLE = re.compile(r"(?=Tab|TAB|Cuadro)" + CAPTION.pattern)
 _SHOWN = 12  # the most ranges of pages in a warning
-_ENTRIES = 3  # an outline with fewer entries does not have the document's headings
+_LEAST_ENTRIES = 3  # an outline with fewer entries does not have the document's headings
 _PAGE_BYTES = 8  # bytes of the file; each page takes more, even if it is blank and compressed
 # Characters that a heading on the page may have besides its title in the outline: "Chapter 3: "
 _NUMBERING = 12
@@ -200,6 +200,7 @@ def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:
     """Replace each part that is only the label of a filled field ("Name:") by the label with its
     value; return the fields without such a part. The text of a field is "label: value".
     """
+    # reversed: of several parts with the same label, the first counts
     labels = {part.text.rstrip(" :"): part for part in reversed(parts) if part.text}
     others = []
     for filled in fields:
@@ -247,7 +248,7 @@ def _build(
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)
-    if sum(map(len, outline.values())) < _ENTRIES:
+    if sum(map(len, outline.values())) < _LEAST_ENTRIES:
         mark_headings(parts)
     text = "".join(text for part in parts for text in part.texts())
     unmapped = text.count("\ufffd") + text.count("\0")
@@ -256,6 +257,7 @@ def _build(
             f"{unmapped:,} characters have no meaning in the file (a font without a character map)"
         )
     writer = _Writer(canonical, outline)
+    # the last part has an empty one after it
     for part, after in pairwise([*parts, PdfPart(count, "paragraph")]):
         writer.add(part, after)
     writer.close_table()
@@ -280,6 +282,7 @@ class _Writer:
         if part.rows:
             self._add_rows(part)
         else:
+            # a title of the table before, if none is below and that one has no title above
             if _TABLE.match(part.text) and not (after.rows or CAPTION.match(self.caption)):
                 self.caption = part.caption()  # below its table
             self.close_table()

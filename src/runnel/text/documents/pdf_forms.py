@@ -29,7 +29,7 @@ UNCHECKED = "\u2610"
 
 class _Field(NamedTuple):
     """A field. `label`: its description for users, else its name. `said`: of a box that is checked,
-    what stands for it beside its label.
+    what stands for it beside its label ("yes" in "Married: yes").
     """
 
     value: str
@@ -53,6 +53,7 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
     lines: list[str] = []
     placed: list[Word] = []
     for field in sorted(fields, key=lambda field: (-field.box[3], field.box[0])):
+        # without the lines to write on, of this field
         seen.words[:] = [
             word
             for word in seen.words
@@ -61,6 +62,7 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
         upright = [word for word in seen.words if word.angle == angle]
         beside = _beside(field.box, upright)
         if beside:
+            # as high as the text beside it, so that both are in a row
             box = (field.box[0], beside.bottom, field.box[2], beside.top)
             placed.append(
                 Word(field.value, *box, angle, beside.font, line_start=False, box=field.place)
@@ -159,7 +161,9 @@ def _string(read: Callable[..., int], *arguments: Any) -> str:
 
 
 def _beside(box: Box, words: Sequence[Word]) -> Word | None:
-    """Return a word of the uppermost line beside a field; None if there is none."""
+    """Return one word, as a model of height and font, of the uppermost line beside a field; None if
+    there is none.
+    """
     middle = (box[1] + box[3]) / 2
     line = [
         word

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 _THIN = 3.0  # the most points across a line, and between two lines that are one
 _SHORTEST = 4.0  # points of a line
-_MOST = 2_000  # paths or lines of a page; more draw a map or a plot
+_MOST_DRAWN = 2_000  # paths or lines of a page; more draw a map or a plot
 _MOST_SEGMENTS = 400  # the most segments of a drawn path
 # the most lines of text in a cell of a table; with more, the drawn lines frame parts of a page
 _MOST_LINES = 6
 # From this many lines of text in every cell, a row may be several rows without lines between them.
-# If more than a share of the rows, `_SEVERAL`, may be so, the table is left to `pdf_layout`.
-_SAME_LINES = 3
-_SEVERAL = 0.3
+# If more than a share of the rows, `_MOST_SEVERAL`, may be so, the table is left to `pdf_layout`.
+_SEVERAL_LINES = 3
+_MOST_SEVERAL = 0.3
 # the least share of rows with words to the left of the drawn lines that are labels of the rows
-_MOST_ROWS = 0.8
+_LEAST_LABELED = 0.8
 
 
 def drawn_lines(page: PdfPage) -> list[Box]:
@@ -58,7 +58,7 @@ def drawn_lines(page: PdfPage) -> list[Box]:
     from pypdfium2 import raw
 
     paths = list(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1))
-    if len(paths) > _MOST:
+    if len(paths) > _MOST_DRAWN:
         return []
     lines: list[Box] = []
     for path in paths:
@@ -101,7 +101,7 @@ def take_tables(
 ) -> tuple[list[Word], list[PdfPart]]:
     """Return the words that are in no table, and the tables whose cells the lines draw."""
     tables: list[PdfPart] = []
-    if len(lines) <= _MOST:
+    if len(lines) <= _MOST_DRAWN:
         for angle in {word.angle for word in words}:
             upright = [word for word in words if word.angle == angle]
             found = map(_table, _cells(upright, [turned(line, angle) for line in lines]))
@@ -216,6 +216,7 @@ def _table(cells: Mapping[Box, list[Word]]) -> Table | None:
     around other things.
     """
     columns = sorted({left for left, _, _, _ in cells})
+    # negative, so that they ascend from the top of the page to its bottom
     tops = sorted({-top for _, _, _, top in cells})
     if len(columns) < 2 or len(tops) < 2:
         return None
@@ -229,13 +230,13 @@ def _table(cells: Mapping[Box, list[Word]]) -> Table | None:
             lines = [line_of(row) for row in rows_of(words)]
             for row in rows[first:last]:
                 if any(row[begin:end]):
-                    return None  # cells that overlap are none
+                    return None  # cells that overlap are no cells of a table
                 row[begin:end] = [lines] * (end - begin)
     usual = median(len(cell) for row in rows for cell in row if cell)
     # Rows without lines between them: the lines of all cells are beside each other.
     counts = [[len(cell) for cell in row if cell] for row in rows]
-    several = sum(len(set(row)) == 1 < len(row) and row[0] >= _SAME_LINES for row in counts)
-    if usual > _MOST_LINES or several > _SEVERAL * len(rows):
+    several = sum(len(set(row)) == 1 < len(row) and row[0] >= _SEVERAL_LINES for row in counts)
+    if usual > _MOST_LINES or several > _MOST_SEVERAL * len(rows):
         return None
     return Table(
         [row for cells in rows for row in _rows_of_cells(cells, gaps)],
@@ -267,7 +268,7 @@ def _rows_of_cells(cells: list[list[Line]], gaps: Sequence[Gap]) -> list[list[li
     two in each of several cells.
     """
     numbers = [len(cell) for cell in cells if all(NUMERIC.fullmatch(line.text) for line in cell)]
-    if max(numbers, default=0) < _SAME_LINES and numbers.count(2) < _SAME_LINES:
+    if max(numbers, default=0) < _SEVERAL_LINES and numbers.count(2) < _SEVERAL_LINES:
         return [cells]
     words = {id(word): word for cell in cells for line in cell for word in line.words}
     rows = [by_gaps(row, gaps) for row in rows_of(list(words.values()))]
@@ -283,7 +284,7 @@ def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:
     first = max((word.top for word in labels), default=bottom)  # below the names of columns
     rows = rows_of([*labels, *(word for word in table.words if word.center < first)])
     labeled = sum(row[0].right < left <= row[-1].left for row in rows)
-    return 0 < labeled >= _MOST_ROWS * len(rows)
+    return 0 < labeled >= _LEAST_LABELED * len(rows)
 
 
 def put_tables(parts: list[PdfPart], tables: Iterable[PdfPart]) -> None:

@@ -1,14 +1,17 @@
 """The layout of a page of a PDF: columns, tables and paragraphs, in the order in which they are
-read.
+read. `pdf` gives it the words of `pdf_words`, and makes the blocks of the document of its parts.
 
-A PDF has only places of words. Rows of words that leave the same gaps free are columns of prose, if
-their lines go on in the line below; otherwise they are a table.
+A PDF has only places of words. A gap is white space between two words of a row. Rows that leave the
+same gaps free are columns of prose, if their lines go on in the line below; otherwise they are a
+table. A region is a page, or one of the columns on it, which may have columns again.
 
-    level_names   turns names of columns that are written upward or downward
+    level_names   turns names of columns that are written upward or downward, so that they are
+                  level: they read from left to right, as most words of the page
     lay_out       the words of a page -> its parts
     rows_of       words -> rows of words at the same height; line_of: a row -> a `Line` of text
-    _Region       a region of the page: finds runs of rows with the same gaps (`_Run`), and decides
-                  for each whether it is columns, which are regions again, or a table (`_GapTable`)
+    _Region       finds runs of rows with the same gaps (`_Run`), and decides for each whether it is
+                  columns, which are regions again, a table (`_GapTable`), or lines of text.
+                  `leaves` has the steps; `_longest` finds a run; `_between` knows columns of prose
     Table         rows of cells -> a part; `_GapTable` finds the rows by gaps, `pdf_grid` by lines
     _paragraphs   the lines of a column -> paragraphs
 """
@@ -32,35 +35,44 @@ from runnel.text.documents.table import count_names
 
 Gap = tuple[float, float]  # left, right
 
-# All distances are in heights of the words around them.
+# Distances and widths are in heights of the words around them, unless a comment says another unit.
+# ---- several rules
+_MOST = 0.8  # of lines, words, or cells: the least share that is most of them
+_FEW_WORDS = 2  # the fewest words, names, cells or rows that show anything
+_FEW = 4  # rows that are too few for a narrow gap; the fewest words that show a font of one width
+_EQUAL = 0.03  # the largest difference of equal widths of letters (a share) or spaces
+# ---- rows and their gaps
 _SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
-# The least gap that separates columns, by the number of rows with text on both sides: a space
+_BESIDE = 0.9  # the largest distance of two rows that are beside each other in part
+_WIDE_SPACE = 0.4  # a space that is wider than most spaces between words
+_NARROW_SPACE = 0.15  # the least space between words
+_SAME_EDGE = 0.1  # the largest distance of two places that are one
+_LEAST_STRETCHED = 0.3  # the least share of rows with stretched spaces in justified text
+_LEADER = ". . . . ."  # the dots that lead to a page number
+# ---- runs of rows with the same gaps
+# (rows with text on both sides, the least gap that separates columns in as many rows): a space
 # between words is never in the same place in many lines.
 _SEPARATING = ((2, 0.9), (6, 0.5), (12, 0.2))
-_NAMES = 6  # rows of names of columns, at most, and one
-_FEW = 4  # rows, if cells begin in the same place in most of them
-_MOST = 0.8  # of lines, words, cells, or a width: the least share that is most of them
-_WIDE = 0.4
-_NARROW = 0.15
-_EDGE = 0.1  # the largest distance of two places that are one
-_OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
-_TITLE = 0.7  # the largest width of a title across columns, in widths of all
+_TRIED_ROWS = 6  # the rows of which one begins a run: up to five rows of names, and the next row
+_MOST_EMPTY = 2.0  # the largest empty space between two rows of columns
+_LEAST_BEGINS = 3  # words that begin in the same places: so many columns go on below more space
+_MOST_TITLE_WIDTH = 0.7  # of a title across columns, in widths of the region
+_MOST_DEPTH = 8  # columns within columns
+# ---- columns of prose
+_LEAST_GOING_ON = 0.4  # the least share of lines of a column of prose that go on in the next line
+_LONG_LINE = 4  # the least words of a line of prose beside several columns, on average
+# ---- tables
+_CELL_STEP = 1.6  # the largest distance of two lines of a cell
 _CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
-_EQUAL = 0.03  # the largest difference of equal widths of letters or spaces
+# ---- paragraphs
+_LOOSE_STEP = 1.3  # the least distance of lines of two paragraphs, in units of the usual distance
+_MOST_STEP = 2.0  # the largest usual distance: pages with few lines have only wide gaps
+_OWN_STEP_LINES = 5  # distances of lines from which a column has its own usual distance
+_FULL_LINE = 0.85  # of the width of a column: a line that ends beyond it is full
+_OTHER_SIZE = 0.08  # the least difference of two sizes, a share of the larger
+# ---- patterns
 NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
-_COLUMNS = 3  # the fewest columns that two rows share if there is more space between them
-_APART = 2.0  # the largest empty space between two rows of columns
-_LOOSE = 1.3  # the least distance of lines of two paragraphs, in units of the usual distance
-_DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
-_OWN = 5  # lines from which a column has its own usual distance
-_TIGHT = 1.6  # the largest distance of two lines of a cell
-_FULL = 0.85  # of the width of a column: a line that ends beyond it is full
-_DOTS = ". . . . ."
-_DEEPEST = 8  # columns within columns
-_SIZES = 0.08  # the least difference of two sizes
-_FEW_WORDS = 2
-_PROSE = 0.4  # the least share of lines of a column of prose that go on in the line below
-_LONG = 4  # the least words of a line of prose beside several columns
+# "1.", "(a)", "iv)", "2.3", or a bullet: what may stand before a paragraph
 _LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
 SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 CAPTION = re.compile(
@@ -78,7 +90,6 @@ _MOST_NUMBERED = 5  # lines with numbers of an address
 _ITEM = re.compile(
     r"\(?(?:\d{1,3}|[a-z]|[ivx]{2,5})[.)]|[\u2022\u25cf\u25cb\u25aa\u25e6\u2751\uf0b7]"
 )
-_JUSTIFIED = 0.3  # the least share of rows with stretched spaces
 _TITLE_CHARS = 120
 _JOINS = ",.;:)]*\u2020\u2021"  # signs before which PDFium splits some lines
 _OPENS = "(["  # signs before a value of a form without a space
@@ -113,7 +124,8 @@ class PdfPart:
         level: of a heading, from 1; 0 for other parts.
         flows: whether it begins a column, so that the text before it may go on in it.
         full: whether its last line reaches the end of its column.
-        aside: whether a sentence of the text may go on behind it.
+        aside: whether it interrupts the text, as a table does: a sentence that begins before it
+            may go on behind it.
     """
 
     page: int
@@ -187,14 +199,14 @@ def level_names(words: Sequence[Word]) -> list[Word]:
     for place, by_column in columns.items():
         names = [one_word(line, line_of(line).text, usual) for line in by_column.values()]
         low = min(name.bottom for name in names)
-        if len(names) < _FEW_WORDS or low - place > (1 + _APART) * names[0].height:
+        if len(names) < _FEW_WORDS or low - place > (1 + _MOST_EMPTY) * names[0].height:
             others += chain.from_iterable(by_column.values())
             continue
         high = max(turned(name.box, usual)[3] for name in names)
         beside = [
             word.bottom
             for word in level
-            if max(place + 1, low - _TIGHT * word.height) < word.bottom < high
+            if max(place + 1, low - _CELL_STEP * word.height) < word.bottom < high
         ]
         bottom = min(beside, default=low)
         level += [replace(name, bottom=bottom, top=bottom + name.height) for name in names]
@@ -213,7 +225,8 @@ def _foot(name: Word, words: Sequence[Word]) -> Word | None:
     ]
     foot = max(below, key=attrgetter("center"), default=None)
     if foot is None or any(
-        0 < foot.left - word.right < _WIDE * foot.height and abs(word.center - foot.center) < reach
+        0 < foot.left - word.right < _WIDE_SPACE * foot.height
+        and abs(word.center - foot.center) < reach
         for word in words
     ):
         return None
@@ -260,11 +273,12 @@ def line_of(row: list[Word]) -> Line:
     read = list(chain.from_iterable(runs[::-1] if _is_leftward(row) else runs))
     text = read[0].text
     for before, word in pairwise(read):
-        touches = word.left - before.right < _EDGE * core.height
+        touches = word.left - before.right < _SAME_EDGE * core.height
         bracket = before.text[-1] in _OPENS
         mark = touches and word.is_above(before) and not bracket
         written = raised(text, word.text) if mark else word.text
-        value = not (before.length and word.length)  # of a form, beside a sign
+        # of a form: it has no characters in PDFium's text
+        value = not (before.length and word.length)
         sign = word.text[0] in _JOINS and (value or word.line_start)
         whole = ((bracket or sign) and (touches or value)) or written != word.text
         text = text.replace(HYPHEN, "-") + ("" if whole else " ") + written
@@ -292,7 +306,8 @@ class _Row:
     """Words in a line of a page or a column.
 
     Attributes:
-        free: the gaps between the words, also at the sides.
+        free: the gaps between the words, and the space at both sides (from -inf, to inf). Spaces
+            of justified text, and the space between dots and their page number, are no gaps.
         is_phrase: whether no gap is as wide as one between columns.
         is_entry: whether it is a line of a table of contents.
         height: of most words of the page or column, or of its own words if these are larger.
@@ -313,7 +328,7 @@ class _Row:
         end = -inf
         for at, word in enumerate(words):
             if (
-                word.left - end >= _NARROW * height
+                word.left - end >= _NARROW_SPACE * height
                 and not (self.is_entry and word is words[-1])
                 and at not in stretched
             ):
@@ -322,7 +337,7 @@ class _Row:
                 end = word.right
         self.free.append((end, inf))
         self.ends = [b for _, b in self.free]
-        self.is_phrase = all(b - a < _WIDE * height for a, b in self.free[1:-1])
+        self.is_phrase = all(b - a < _WIDE_SPACE * height for a, b in self.free[1:-1])
 
     def shared(self, common: Iterable[Gap]) -> list[Gap]:
         """Return what the row leaves free of common gaps. A gap as narrow as one between words
@@ -333,8 +348,8 @@ class _Row:
             for c, d in self.free[bisect(self.ends, a) :]:
                 if c >= b:
                     break
-                own = d - c >= _WIDE * self.height or abs(d - b) < _EDGE * self.height
-                if own and min(b, d) - max(a, c) >= _NARROW * self.height:
+                own = d - c >= _WIDE_SPACE * self.height or abs(d - b) < _SAME_EDGE * self.height
+                if own and min(b, d) - max(a, c) >= _NARROW_SPACE * self.height:
                     shared.append((max(a, c), min(b, d)))
         return shared
 
@@ -354,16 +369,16 @@ class _Row:
         """Return whether the row is beside the row above in part."""
         upper = above.words[0]
         lower = self.words[0]
-        return upper.center - lower.center < _OVERLAP * max(upper.height, lower.height)
+        return upper.center - lower.center < _BESIDE * max(upper.height, lower.height)
 
     def is_close(self, above: _Row) -> bool:
         """Return whether there is little empty space above the row, or it has the columns of the
         row above.
         """
-        if above.bottom - self.top <= _APART * self.height:
+        if above.bottom - self.top <= _MOST_EMPTY * self.height:
             return True
         begins = {round(word.left) for word in above.words}
-        return len(begins & {round(word.left) for word in self.words}) >= _COLUMNS
+        return len(begins & {round(word.left) for word in self.words}) >= _LEAST_BEGINS
 
 
 def _stretched(words: list[Word]) -> list[int]:
@@ -375,13 +390,15 @@ def _stretched(words: list[Word]) -> list[int]:
         at
         for at, (gap, after) in enumerate(pairwise(gaps), start=1)
         if abs(gap - after) < _EQUAL * words[at].height
-        and gap > _WIDE * words[at].height
+        and gap > _WIDE_SPACE * words[at].height
         and any(map(str.isalpha, words[at].text))
     ]
 
 
 class _Run(NamedTuple):
-    """Rows that leave the same gaps free. `score`: how many cells the gaps separate."""
+    """Rows that leave the same gaps free, up to the row `end`. `score`: how many cells the gaps
+    separate; the more, the likelier are they columns.
+    """
 
     score: int
     end: int
@@ -404,7 +421,7 @@ class _Region:
         _lead_to_pages(rows, self.height)
         # where the second word begins: in a table, at one place
         begins = {round(r[1].left) for r in rows if r[0].font not in code and _stretched(r)}
-        justified = len(begins) >= max(_COLUMNS, _JUSTIFIED * len(rows))
+        justified = len(begins) >= max(_LEAST_BEGINS, _LEAST_STRETCHED * len(rows))
         self.rows = [_Row(row, self.height, justified=justified) for row in rows]
         self.runs: dict[int, _Run] = {}  # by their first row
         # rows that may have text on both sides of a gap
@@ -415,32 +432,38 @@ class _Region:
 
     def leaves(self, *, depth: int) -> Iterator[_Column | Table]:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
-        plain: list[_Row] = []
+        plain: list[_Row] = []  # lines of text that are not yielded yet
         start = 0
         flows = depth > 0
         while start < len(self.rows):
+            # 1. The next run, and the gaps whose columns are read one after the other: if they are
+            # not all, it may be a table, but no list of contents or program.
             first, run = self._run(start)
             part = self.rows[first : run.end]
-            gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
+            gaps = _without_labels(part, run.gaps) if depth < _MOST_DEPTH else []
             between = _between(part, gaps) if gaps else []
             if between != gaps and (
                 2 * sum(row.is_entry for row in part) >= len(part) or self._is_code(part, gaps)
             ):
                 gaps = []
+            # 2. The rows above the run are text above columns, or names of a table's columns.
             if gaps and between:
                 plain += self.rows[start:first]
-            else:  # names of columns belong to the table
+            else:
                 part = self.rows[start : run.end]
             start = run.end
             if not gaps:
                 plain += part
                 continue
+            # 3. The lines that are a table, unless its rows show that tables are beside each other.
+            # Those from its end on are looked at again, and those above it are text.
             table = _GapTable(part, gaps)
             between = between or table.between()
             if not between:
                 start -= len(part) - table.end
                 part = part[: table.end]
                 plain += part[: table.first]
+            # 4. The text above, and then the columns or the table; the lines below it are text.
             if plain:
                 yield _column(plain, flows)
                 flows = False
@@ -470,19 +493,24 @@ class _Region:
         """Return the rows with the same gaps as a row, and where they begin: below the names of
         columns, which may stand across gaps; one row without gaps if there are none.
         """
-        starts = range(start, min(self._longest(start).end, start + _NAMES))
+        starts = range(start, min(self._longest(start).end, start + _TRIED_ROWS))
         runs = {at: self._longest(at) for at in starts}
         first = max(runs, key=lambda at: (runs[at].score, len(runs[at].gaps), -at))
         return first, runs[first]
 
     def _longest(self, start: int) -> _Run:
-        if not any(self.parted[start : start + _NAMES]):
+        """Return the best run that begins with a row: the gaps that its rows have in common become
+        fewer and narrower from row to row, so a longer run has fewer gaps. The best run has
+        the most pairs of a row and a gap with text on both sides.
+        """
+        if not any(self.parted[start : start + _TRIED_ROWS]):
             return _Run(0, start + 1, [])
         if start in self.runs:
             return self.runs[start]
         rows = self.rows
         common = [(max(a, self.left), min(b, self.right)) for a, b in rows[start].free]
-        common = [(a, b) for a, b in common if b - a >= _WIDE * rows[start].height]
+        common = [(a, b) for a, b in common if b - a >= _WIDE_SPACE * rows[start].height]
+        # 1. Go down as long as there are common gaps, and note each place where they change.
         states = []  # (end, gaps that are free up to there)
         end = start + 1
         while common and end < len(rows) and rows[end].is_close(rows[end - 1]):
@@ -494,6 +522,7 @@ class _Region:
             common = shared
             end += 1
         states.append((end, common))
+        # 2. Choose among these places, the longest run first.
         best = _Run(0, start + 1, [])
         for end, gaps in reversed(states):
             inner = [(a, b) for a, b in gaps if a > self.left and b < self.right]
@@ -502,6 +531,7 @@ class _Region:
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
                     best = _Run(sum(counts), end, separating)
+        # 3. Its score among runs that begin with other rows: the cells after the first of a row.
         columns = [by_gaps(row.words, best.gaps) for row in rows[start : best.end]]
         score = sum(sum(map(bool, words)) - 1 for words in columns)
         self.runs[start] = best._replace(score=score)
@@ -511,7 +541,7 @@ class _Region:
         """Return whether a row is a short title across columns that go on below it."""
         row = self.rows[number]
         width = row.words[-1].right - row.left
-        phrase = row.is_phrase and width < _TITLE * (self.right - self.left)
+        phrase = row.is_phrase and width < _MOST_TITLE_WIDTH * (self.right - self.left)
         below = self.rows[number + 1].shared(common) if number + 1 < len(self.rows) else []
         return phrase and len(below) == len(common)
 
@@ -536,7 +566,7 @@ def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
         title, number = row[-2:]
         bare = number.left - title.right > height and not is_leader(title)
         if bare and round(number.right) in ends:
-            row.insert(-1, replace(number, text=_DOTS, left=title.right, right=number.left))
+            row.insert(-1, replace(number, text=_LEADER, left=title.right, right=number.left))
 
 
 def _code_fonts(words: Sequence[Word]) -> set[str]:
@@ -571,13 +601,16 @@ def _both_sides(gap: Gap, rows: list[_Row]) -> int:
     width = (gap[1] - gap[0]) / height
     if any(len(both) >= count and width >= least for count, least in _SEPARATING):
         return len(both)
-    if len(both) > _FEW and width >= _WIDE:
-        edge = gap[1] + _EDGE * height
+    if len(both) > _FEW and width >= _WIDE_SPACE:
+        edge = gap[1] + _SAME_EDGE * height
         aligned = sum(any(gap[1] <= word.left < edge for word in row.words) for row in both)
         return len(both) if aligned >= _MOST * len(both) else 0
     if len(both) >= _FEW_WORDS or width < _SEPARATING[0][1]:
         return 0
-    # a label between the lines that it belongs to
+    # A label is in the middle of the lines that it belongs to, so it is in no row with them:
+    #            for visitors
+    #   Parking
+    #            and for guests
     beside = sum(
         (above.left < gap[0]) != (below.left < gap[0]) and below.is_beside(above)
         for above, below in pairwise(rows)
@@ -602,8 +635,9 @@ def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
 
 
 def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> bool:
-    """Return whether the texts of rows are a column, by these and the texts beside them: words,
-    numbers beside numbers, or numbers in each row.
+    """Return whether the texts of rows are a column, by these and the texts beside them: words;
+    numbers beside numbers; or different labels in each row, such as "1" and "2" (each row with any
+    text, if the gap is wide). Other labels, such as "1." or a bullet, begin a paragraph.
     """
     filled = [label for label in labels if label]
     words = any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled)
@@ -636,7 +670,7 @@ def _fits(upper: Line, lower: Line, column: Gap) -> bool:
     column begins and ends.
     """
     first = lower.words[0]
-    end = column[0] + _FULL * (column[1] - column[0])
+    end = column[0] + _FULL_LINE * (column[1] - column[0])
     return upper.right + first.right - first.left < end
 
 
@@ -648,11 +682,15 @@ def _extent(lines: list[Line]) -> Gap:
 def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     """Return the gaps between columns that are read one after the other: all, those beside a column
     of prose, or none in a table.
+
+    Lines of columns are in other rows than those beside them, or their sentences begin in other
+    rows. The texts in a row of a table begin together.
     """
+    # 1. What each column is: prose, an index, or an address; and its rows.
     where = {id(word): number for number, row in enumerate(rows) for word in row.words}
-    begins = []  # for each column, the rows in which a text begins
-    occupied = []
-    prose = []
+    begins = []  # for each column, the rows in which a text begins, without its first row
+    occupied = []  # for each column, the rows with any text
+    prose = []  # the columns whose lines go on in the line below
     indexes = 0  # columns of words with dots up to their page
     addresses = 0
     for at, column in enumerate(by_gaps(_words(rows), gaps)):
@@ -660,26 +698,30 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         numbers = [where[id(line.words[0])] for line in lines]
         extent = _extent(lines)
         on = [_goes_on(a.text, b.text) and not _fits(a, b, extent) for a, b in pairwise(lines)]
-        long = len(gaps) == 1 or sum(len(line.words) for line in lines) >= _LONG * len(lines)
-        if long and len(on) > 1 and sum(on) >= _PROSE * len(on):
+        long = len(gaps) == 1 or sum(len(line.words) for line in lines) >= _LONG_LINE * len(lines)
+        if long and len(on) > 1 and sum(on) >= _LEAST_GOING_ON * len(on):
             prose.append(at)
         indexes += sum(any(map(is_leader, line.words)) for line in lines) > len(lines) / 4
         addresses += _is_address([line.text for line in lines])
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
+    # 2. All are columns if few lines of the others are in a row with those of another, or if they
+    # are indexes or addresses.
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(occupied)) if at != most]
     aligned = sum(
         max(len(occupied[at] & rows) for rows in occupied if rows is not occupied[at])
         for at in others
     )
-    apart = 2 * aligned < sum(len(occupied[at]) for at in others)
-    if apart or indexes > 1 or addresses == len(occupied):
+    unaligned = 2 * aligned < sum(len(occupied[at]) for at in others)
+    if unaligned or indexes > 1 or addresses == len(occupied):
         return gaps
+    # 3. Several columns of prose are a table only if their sentences begin in the same rows.
     if len(prose) > 1:
         together = sum(len(begins[at] & begins[most]) for at in others)
         fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
         return gaps if fewer < _FEW_WORDS or together < _MOST * fewer else []
+    # 4. Beside a list or table, prose is a column if most rows of these begin elsewhere.
     for at in prose:
         rest = begins[:at] + begins[at + 1 :]
         counts = Counter(number for numbers in rest for number in numbers)
@@ -734,7 +776,9 @@ class Table:
         return 0 if others or len(fonts[0]) > 1 or heads > len(fonts) // 2 else heads
 
     def _spread(self, rows: list[list[str]], number: int, heads: int) -> None:
-        """Repeat each name in a row of names in all columns that it is centered over."""
+        """Repeat each name in a row of names in all columns that it is centered over: "2024" above
+        "Spring" and "Autumn". The most columns with a name below count.
+        """
         cells = self.rows[number]
         columns = self.columns
         own = [at for at, cell in enumerate(cells) if cell]
@@ -756,8 +800,9 @@ class Table:
 
 
 class _GapTable(Table):
-    """A table while its lines become rows. `first` and `last` are the lines that belong to it, and
-    `end` is the line from which on they are not its own.
+    """A table while its lines become rows. Its lines are [first, last): those above are text, such
+    as its title, and so are those below. `end`: the line from which on another table may begin, or
+    the number of lines.
     """
 
     def __init__(self, lines: list[_Row], gaps: list[Gap]) -> None:
@@ -779,6 +824,8 @@ class _GapTable(Table):
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
         for number in range(self.first, self.end):
             title = lines[number].is_across(gaps) and not filled[number]
+            # a line that does not belong to the row above begins a row, or ends the table if no
+            # line below has several cells
             belongs = (
                 bool(self.rows)
                 and not title
@@ -813,12 +860,12 @@ class _GapTable(Table):
             if not goes_on and (new or len(on) > 1):
                 return False
         step = above.words[0].bottom - line.words[0].bottom
-        return bool(on) and step < _TIGHT * line.height and not (new and cells[0] and last[0])
+        return bool(on) and step < _CELL_STEP * line.height and not (new and cells[0] and last[0])
 
     def between(self) -> list[Gap]:
         """Return the gaps between columns of a few lines, and between tables beside each other:
-        they have captions, or their names of columns repeat and their rows begin together until all
-        rows of one are read; a last row may be below.
+        they have captions, or their names of columns repeat ("Name", "Age", "Name", "Age"), and
+        their rows begin together until one of them ends; a last row may be below.
         """
         if len(self.rows) < 2:
             return self.gaps
@@ -827,6 +874,7 @@ class _GapTable(Table):
         if len(captions) > 1:
             return [self.gaps[at - 1] for at in captions[1:]]
         for width in range(2, len(names) // 2 + 1):
+            # for each table, which rows have its first cell: all down to its last row
             begins = [[bool(row[at]) for row in self.rows] for at in range(0, len(names), width)]
             if (
                 all(names)
@@ -866,13 +914,13 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
     one.
     """
     own = _steps(column.lines)
-    known = own if len(own) >= _OWN else steps
-    usual = min(median(known), _DOUBLE) if known else 0.0
+    known = own if len(own) >= _OWN_STEP_LINES else steps
+    usual = min(median(known), _MOST_STEP) if known else 0.0
     left, right = _extent(column.lines)
     paragraphs = [column.lines[:1]]
     for above, below in pairwise(column.lines):
         if not above.text.endswith(HYPHEN) and (
-            _step(above, below) > _LOOSE * usual > 0
+            _step(above, below) > _LOOSE_STEP * usual > 0
             or _differ(above, below)
             or _ends_list(paragraphs[-1], below, (left, right))
         ):
@@ -887,7 +935,7 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
             height=median(line.height for line in lines),
             font=lines[0].font if len({line.font for line in lines}) == 1 else None,
             flows=column.flows and number == 0,
-            full=lines[-1].right >= left + _FULL * (right - left),
+            full=lines[-1].right >= left + _FULL_LINE * (right - left),
         )
 
 
@@ -910,7 +958,7 @@ def _differ(above: Line, below: Line) -> bool:
     """Return whether two lines differ in size or font, and are not parts of one sentence."""
     size = max(above.height, below.height)
     fonts = None not in (above.font, below.font) and above.font != below.font
-    sizes = abs(above.height - below.height) > _SIZES * size
+    sizes = abs(above.height - below.height) > _OTHER_SIZE * size
     return (fonts or sizes) and not _goes_on(above.text, below.text)
 
 

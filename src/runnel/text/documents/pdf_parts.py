@@ -77,7 +77,7 @@ def _mark_plots(parts: Sequence[PdfPart]) -> None:
         marks = list(run)
         if scattered and sum(part.text.count("\n") + 1 for part in marks) >= _MARKS:
             for part in marks:
-                part.kind = CONTENTS
+                part.kind = CONTENTS  # no answer is in it, as in a table of contents
                 part.text = part.text or "\n".join(" ".join(row) for row in part.rows)
                 part.rows = []
                 part.aside = True
@@ -245,6 +245,7 @@ def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
     for entry in entries:
         end = entry.text.rpartition(" ")[2]
         number = int(end) if end.isdecimal() else last
+        # another one begins if the number falls, is no page, or a page without entries is between
         run += number < last or number > pages or entry.page > at + 1
         runs.append(run)
         last = number

@@ -65,6 +65,7 @@ def edges_of(words: Sequence[Word]) -> Edges:
     steps = [above[0].bottom - below[0].bottom for above, below in pairwise(rows)]
     usual = min(median(steps), _DOUBLE * rows[0][0].height) if steps else 0.0
 
+    # `step`: the number of the distance to the next line inward
     def edge(number: int, step: int) -> Edge:
         text = line_of(rows[number]).text
         apart = not 0 <= step < len(steps) or steps[step] > _APART * usual
@@ -92,7 +93,7 @@ class RunningLines:
     def __init__(self, titles: dict[int, list[str]]) -> None:
         # the titles of the outline, by page index; a line with one of them stays
         self.titles = titles
-        self.heads: dict[str, PdfPart] = {}  # where they first occur, by what they say
+        self.heads: dict[str, PdfPart] = {}  # heads and feet where they first occur, by their words
 
     def find(self, number: int, near: dict[int, Edges]) -> tuple[set[int], list[list[PdfPart]]]:
         """Return the places in memory of the words of running lines on a page, and the lines that
@@ -106,7 +107,7 @@ class RunningLines:
                 stays = edge.sentence or any(t.lower() in edge.text.lower() for t in titles)
                 words = None if stays else _recurring(edge, number, side, near)
                 if words is None:
-                    break
+                    break  # lines further inward are text
                 new = words not in self.heads
                 line = PdfPart(number + 1, "paragraph", edge.text, aside=True)
                 self.heads.setdefault(words, line)
@@ -146,6 +147,7 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
             if line.frame != edge.frame:
                 continue
             pairs = list(zip(edge.numbers, line.numbers, strict=True))
+            # each number is the same, or counts pages
             if all(a in (b, b + number - other) for a, b in pairs):
                 times += 1
                 alternates |= abs(number - other) == 2

@@ -1,8 +1,17 @@
 """The words of a page of a PDF: their text, and where they stand on the page as it is seen.
 
 PDFium's text layer has characters with boxes, in the order in which they are drawn. Words that a
-reader of the page cannot see are left out and counted. `words_of` has a `_Reader` do it: `read`
-makes words of the characters, and `_seen` drops the invisible ones.
+reader of the page cannot see are left out, and a warning says so. `words_of` has a `_Reader` do it;
+`read` has the steps:
+
+    _look                how a text object of the PDF is drawn: font, angle, color (`_Look`)
+    _words               the word, or words, at a place of PDFium's text
+    _raise               numbers of notes and exponents in it
+    _straighten          level lines for a page that was scanned askew
+    _seen                the words without those that are hidden, covered, too pale, or a watermark
+    _restore_ligatures   letters that the font has lost: "fi" is "i" in PDFium's text
+    _spelled             words in s p a c e d letters
+    _with_initials       words that begin with a large letter
 """
 
 from __future__ import annotations
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top; in points
 HYPHEN = "\ufffe"  # PDFium's character for a hyphen at the end of a line, with the line end
+# what is written in place of a character: letters of a ligature; of TeX, also other signs
 LIGATURES = {
     0xFB00: "ff",
     0xFB01: "fi",
@@ -69,7 +79,7 @@ _SCAN = 0.5  # the share of a page that its pictures cover, from which it is a s
 _PALE = 225  # the least of the three colors of text that may be too pale to be seen
 _OPAQUE = 160  # of 255: text that is less opaque may be a watermark
 _FAINT = 150  # of 255: the least of the three colors of text that may be a watermark
-_LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
+_WATERMARK_SIZE = 2.0  # the size of a watermark, in heights of the page's usual words
 # the height of text that cannot be seen: in points, and in heights of the page
 _TINY = (1.0, 0.0025)
 _PIXELS = 1_000_000  # the most pixels of the picture that shows whether pale text is visible
@@ -77,21 +87,17 @@ _PIXELS = 1_000_000  # the most pixels of the picture that shows whether pale te
 _CONTRAST = 24
 _MOST_COVERS = 500  # areas and pictures drawn after a text that are looked at
 _FONT_NAME_BYTES = 128
-# points, for lines of text without places
-_LINE = 10.0
-_PARAGRAPH = 30.0
-_LETTER = 5.0
-# The width of a ligature whose character is lost, in widths of its letter; and in sums of the
-# widths of the letters that it is made of.
-_WIDER = 1.6
-_TIGHTER = 0.93
-_DIFFERENT = 0.2
-# the least width of a character of a word, on average, that may hold a gap, and of the gap
-_WIDE = 0.6
-_GAP = 0.8
+# points, for lines of text without places: heights of a line and an empty line, width of a letter
+_PLAIN_LINE = 10.0
+_PLAIN_PARAGRAPH = 30.0
+_PLAIN_LETTER = 5.0
+# In heights, of a word that may hold a gap: the least width of its characters, on average; of the
+# gap.
+_LEAST_MEAN_WIDTH = 0.6
+_LEAST_GAP = 0.8
 # the most distance, in heights, at which a word counts as drawn again in the same place
 _SAME_PLACE = 0.2
-_INITIAL = 1.8  # the least height of a large letter that begins a paragraph
+_INITIAL_SIZE = 1.8  # the least height of a large letter that begins a paragraph
 # the rest of a word that begins with a vowel: a letter, or two that begin no word
 _REST = re.compile(
     r"[^\W\d_]\b|(?!bl|br|ch|cl|cr|dr|fl|fr|gl|gr|kn|ph|pl|pr|s[chklmnpqtw]|th|tr|tw|wh|wr)"
@@ -99,9 +105,7 @@ _REST = re.compile(
     re.IGNORECASE,
 )
 _SHORT = frozenset("An As At Be By Do Go He If In Is It Me My No Of On Or So To Up Us We".split())
-_UPRIGHT = 4  # the least height of a vertical line of text, in widths
-_LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
-_LOST_LETTERS = re.compile("[ilfhT]+")
+_VERTICAL = 4  # the least height of a vertical line of text, in widths
 # Of a word in spaced letters: the letters of a piece of it, at most, and the least pieces; the
 # largest space between two of its letters, in heights, unless the spaces between words are wider.
 _PIECE = 3
@@ -109,6 +113,14 @@ _PIECES = 4
 _LETTER_SPACE = 0.18
 _SPACED = 2.0  # the largest space between two words
 _WORD_SPACE = 1.7  # the least space between two words, in spaces between letters
+# ---- ligatures whose character is lost
+# by the letter that a font maps a ligature to, its last one: the ligatures that it may be
+_LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
+# runs of these letters, and of those before them, whose widths tell how wide a ligature must be
+_LOST_LETTERS = re.compile("[ilfhT]+")
+_LEAST_LIGATURE_WIDTH = 1.6  # in widths of its letter
+_TIGHTNESS = 0.93  # the usual width, in sums of the widths of the letters that it is made of
+_OTHER_WIDTH = 0.2  # the least difference, a share of the width, from which it is no known ligature
 # the warnings about a page
 HIDDEN = "text that cannot be seen (invisible, white, covered or outside the page) is left out"
 _WATERMARK = "a watermark is left out"
@@ -187,9 +199,9 @@ def words_of_text(text: str) -> list[Word]:
     bottom = 0.0
     for line in text.splitlines():
         content = " ".join(line.split())
-        bottom -= _LINE if content else _PARAGRAPH
+        bottom -= _PLAIN_LINE if content else _PLAIN_PARAGRAPH
         if content:
-            box = (0.0, bottom, _LETTER * len(content), bottom + _LINE)
+            box = (0.0, bottom, _PLAIN_LETTER * len(content), bottom + _PLAIN_LINE)
             words.append(Word(content, *box, angle=0, font="", line_start=True, box=box))
     return words
 
@@ -270,7 +282,7 @@ class _Reader:
         self.reference = byref(self.rectangle)
         self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
         self.vertical = False  # whether there is vertical writing
-        # words of equal text and look
+        # words of equal text and look: ligatures are measured in the first, and restored in all
         self.same: dict[tuple[str, str, float], list[Word]] = defaultdict(list)
         # the widths of letters, divided by their size
         self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -336,6 +348,7 @@ class _Reader:
 
     def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
         """Yield the word at a place of PDFium's text; several if it is on several lines."""
+        # 1. The boxes of its first and last character: `low` and `high`, turned upright.
         first = self.box(start)
         if first is None:
             return
@@ -343,6 +356,8 @@ class _Reader:
         angle = look.angle
         low = turned(first, angle) if angle else first
         high = turned(last, angle) if angle else last
+        # 2. Neither middle is beside the other character: it is vertical writing, or each character
+        # is a word of its own.
         middles = (low[1] + low[3]) / 2, (high[1] + high[3]) / 2
         if not (low[1] <= middles[1] <= low[3] or high[1] <= middles[0] <= high[3]):
             below = last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]
@@ -355,15 +370,18 @@ class _Reader:
                 for at in range(start, end):
                     yield from self._words(at, at + 1, look, line_start or at > start)
                 return
+        # 3. The higher character gives the word's height, but not a large first letter.
         heights = low[3] - low[1], high[3] - high[1]
-        initial = heights[0] > _INITIAL * heights[1] and self.text[end - 1].islower()
+        initial = heights[0] > _INITIAL_SIZE * heights[1] and self.text[end - 1].islower()
         core = low if heights[0] >= heights[1] and not initial else high
-        if high[2] - low[0] > _WIDE * (core[3] - core[1]) * (end - start):
-            cut = self._gap(start, end, look, _GAP * (core[3] - core[1]))
-            if cut:  # PDFium leaves out some spaces between cells
+        if high[2] - low[0] > _LEAST_MEAN_WIDTH * (core[3] - core[1]) * (end - start):
+            cut = self._gap(start, end, look, _LEAST_GAP * (core[3] - core[1]))
+            # 4. PDFium leaves out some spaces between cells of a table.
+            if cut:
                 yield from self._words(start, cut, look, line_start)
                 yield from self._words(cut, end, look, False)
                 return
+        # 5. The word, its letters that may be ligatures, and its raised numbers.
         word = Word(
             self.text[start:end],
             min(low[0], high[0]),
@@ -444,7 +462,7 @@ class _Reader:
 
     def _seen(self, words: list[Word], looks: list[_Look]) -> list[Word]:
         """Leave out words that are invisible, off the page, too pale to see, or a watermark."""
-        large = _LARGE * median([word.height for word in words] or [0.0])
+        large = _WATERMARK_SIZE * median([word.height for word in words] or [0.0])
         sheet = self.page.get_mediabox()
         bounds = self.page.get_bbox()
         if 2 * sum(is_inside(word.box, sheet) for word in words) < len(words):
@@ -483,6 +501,7 @@ class _Reader:
             if drawn.type == self.raw.FPDF_PAGEOBJ_TEXT:
                 before[addressof(drawn.raw.contents)] = len(boxes)
             elif drawn.level == 0 and not self.raw.FPDFPageObj_HasTransparency(drawn):
+                # sets `fill` for a path only, and whether its line is drawn, which covers nothing
                 self.raw.FPDFPath_GetDrawMode(drawn, byref(fill), byref(c_int()))
                 if drawn.type == self.raw.FPDF_PAGEOBJ_IMAGE or fill.value:
                     boxes.append(drawn.get_bounds())
@@ -492,7 +511,9 @@ class _Reader:
     def _is_covered(
         self, word: Word, look: _Look, words: Sequence[Word], looks: Sequence[_Look]
     ) -> bool:
-        """Return whether something is drawn over a word, with nothing or another word on it."""
+        """Return whether something is drawn over a word, so that nothing is seen in its place, or
+        another word that is drawn later.
+        """
         boxes, before = self._covers
         first = before.get(look.drawn, len(boxes))
         left, bottom, right, top = word.box
@@ -530,7 +551,9 @@ class _Reader:
         return place.size > 0 and int(place.max()) - int(place.min()) > _CONTRAST
 
     def _is_scan(self, looks: list[_Look]) -> bool:
-        """Return whether invisible text is what OCR read on a picture, or all that there is."""
+        """Return whether invisible text is to be read: OCR wrote it over pictures that cover
+        much of the page, or the page has no other text.
+        """
         width, height = self.page.get_size()
         boxes = [
             picture.get_bounds()
@@ -546,34 +569,36 @@ class _Reader:
             for text in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
             if addressof(text.raw.contents) not in self.looks
         ]
-        return any(top - bottom > _UPRIGHT * (right - left) for left, bottom, right, top in boxes)
+        return any(top - bottom > _VERTICAL * (right - left) for left, bottom, right, top in boxes)
 
     def _restore_ligatures(self) -> None:
         """Write out ligatures that the font maps to their last letter: they are wider than it. The
-        narrowest of a font tells how much tighter than their letters they are.
+        narrowest of a font tells how much tighter than their letters they are. There are two
+        passes: the first, from the narrowest letter on, learns this for each font; the last writes,
+        from the end of a word on, so that the places before stay right.
         """
         usual = {key: median(widths) for key, widths in self.widths.items()}
         tightness: dict[str, float] = {}  # by font
-        for last in (False, True):
-            wide = reversed(self.wide) if last else sorted(self.wide, key=itemgetter(2))
+        for writes in (False, True):
+            wide = reversed(self.wide) if writes else sorted(self.wide, key=itemgetter(2))
             for word, place, width in wide:
                 letter = word.text[place : place + 1]
                 own = usual.get((word.font, letter), width)
-                if letter not in _LOST or width <= _WIDER * own:
+                if letter not in _LOST or width <= _LEAST_LIGATURE_WIDTH * own:
                     continue
                 before = usual.get((word.font, _LOST[letter][0][0]), own)
                 sums = {text: own + (len(text) - 1) * before for text in _LOST[letter]}
-                tight = tightness.get(word.font, _TIGHTER)
+                tight = tightness.get(word.font, _TIGHTNESS)
                 best = min(sums, key=lambda text: abs(tight * sums[text] - width))
-                known = abs(tight * sums[best] - width) < _DIFFERENT * width
-                if known and last:
+                known = abs(tight * sums[best] - width) < _OTHER_WIDTH * width
+                if known and writes:
                     text = word.text[:place] + best + word.text[place + 1 :]
                     original = self.text[word.at : word.at + word.length]
                     for same in self.same[_looks_of(word, original)]:
                         same.text = text
                 elif known:
                     tightness.setdefault(word.font, width / sums[best])
-                elif last:
+                elif writes:
                     self.faults.add(_DOUBTFUL)
 
 
@@ -642,13 +667,13 @@ def _with_initials(words: list[Word]) -> list[Word]:
     initials = [
         word
         for word in words
-        if word.height > _INITIAL * usual and len(word.text) <= 2 and word.text[-1].isupper()
+        if word.height > _INITIAL_SIZE * usual and len(word.text) <= 2 and word.text[-1].isupper()
     ]
     for initial in initials:
         beside = [
             word
             for word in words
-            if abs(word.left - initial.right) < word.height < initial.height / _INITIAL
+            if abs(word.left - initial.right) < word.height < initial.height / _INITIAL_SIZE
             and initial.bottom < word.center < initial.top
             and word.angle == initial.angle
         ]
@@ -656,8 +681,8 @@ def _with_initials(words: list[Word]) -> list[Word]:
         small = first.text[0].islower() or (first.text.isupper() and len(beside) > 1)
         short = (initial.text[-1] + first.text).capitalize() in _SHORT
         if small and (short or len(first.text) > 1):  # not the sign of a sum
-            ends = initial.text[-1] not in "AIO" or _REST.match(first.text)
-            first.text = initial.text + ("" if ends else " ") + first.text
+            one = initial.text[-1] not in "AIO" or _REST.match(first.text)
+            first.text = initial.text + ("" if one else " ") + first.text
             words.remove(initial)
     return words
 

@@ -88,7 +88,7 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
     canonical.add_slide(canonical.page or 0, heading)
     _flow(canonical, (shape for shape in shapes if shape is not title)).add_to(canonical)
     for kind, other in related(archive, name).values():
-        if kind == "diagramData":
+        if kind == "diagramData":  # SmartArt
             _flow(canonical, [parse(archive, other)]).add_to(canonical)
         elif kind == "notesSlide":
             notes = (

@@ -1,4 +1,6 @@
-"""Parts of a document by its lines, pages or characters, and documents among rows by their id."""
+"""Find parts of a document by its lines, pages or characters; and, in a file whose rows are
+documents, one of them by its id.
+"""
 
 import hashlib
 import re

@@ -28,7 +28,8 @@ _SCREENS = ("", "all", "screen")  # media
 
 
 def hidden_nodes(tree: LexborHTMLParser) -> set[int]:
-    """Return the `mem_id` of the elements that the styles of a page hide, without their children.
+    """Return the `mem_id` of the elements that the styles of a page hide. What is in these
+    elements is hidden with them, but is not in the set.
 
     Of several rules for an element the last holds. Rules for some screens only, and for states of
     an element, are not applied.

@@ -94,6 +94,7 @@ def _lines(text: str) -> Iterator[_Line]:
             end = rest[0] * 3600 + rest[1] * 60 + rest[2]
             lines = lines[1 if _TIMES.match(lines[0]) else 2 :]
             speaker = ""
+        # without times, the lines belong to the cue before, which has a blank line in it
         elif start < 0 or _NO_CUE.match(lines[0]):
             continue
         before = shown

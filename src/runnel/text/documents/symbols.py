@@ -1,8 +1,10 @@
-"""Characters of symbol fonts, whose codes are not Unicode: Symbol, Wingdings and Webdings."""
+"""Characters of symbol fonts, whose codes are not Unicode: Symbol, Wingdings, Wingdings 2 and
+Webdings. The readers of Word and of other office files ask for their text `in_unicode`.
+"""
 
 import re
 
-# Symbol from 0x20 to 0x7e and from 0xa0 to 0xfe; a space: no character of its own.
+# Symbol from 0x20 to 0x7e and from 0xa0 to 0xfe, one character for each code.
 _SYMBOL_LOW = (
     " !\u2200#\u2203%&\u220b()\u2217+,\u2212./0123456789:;<=>?\u2245\u0391\u0392\u03a7\u0394\u0395"
     "\u03a6\u0393\u0397\u0399\u03d1\u039a\u039b\u039c\u039d\u039f\u03a0\u0398\u03a1\u03a3\u03a4"
@@ -19,6 +21,7 @@ _SYMBOL_HIGH = (
     "\u23a3\u23a7\u23a8\u23a9\u23aa\ufffd\u232a\u222b\u2320\u23ae\u2321\u239e\u239f\u23a0\u23a4"
     "\u23a5\u23a6\u23ab\u23ac\u23ad"
 )
+# by the font in lower case: the character of each code
 _TABLES = {
     "symbol": dict(enumerate(_SYMBOL_LOW, start=0x20)) | dict(enumerate(_SYMBOL_HIGH, start=0xA0)),
     "wingdings": {
@@ -52,21 +55,28 @@ _TABLES = {
     },
     "webdings": {0x20: " ", 0x61: "\u2713", 0x63: "\u2610", 0x67: "\u25a0", 0x72: "\u2717"},
 }
-_PRIVATE = re.compile("[\uf000-\uf0ff]")  # where these fonts have their characters
-_SYMBOL = re.compile("[\0-\xff\uf000-\uf0ff]")  # the same, of text that is all in such a font
+# Unicode's private area for the codes 0 to 255 of these fonts
+_PRIVATE_CODE = re.compile("[\uf000-\uf0ff]")
+_CODE = re.compile("[\0-\xff\uf000-\uf0ff]")  # the codes, in the private area or as they are
 UNKNOWN = "\ufffd"
 
 
 def in_unicode(text: str, font: str, symbols: str = "") -> str:
-    """Return a text in which the characters of symbol fonts ("": Symbol) are those of Unicode, or
-    U+FFFD if they are unknown. Other fonts have symbols only in Unicode's private area; `symbols`
-    is the font of these, if `font` is none.
+    """Return a text in which the codes of symbol fonts are characters of Unicode, or U+FFFD if they
+    are unknown.
+
+    Args:
+        font: of the text, "" if the document names none. If it is a symbol font, all characters
+            below 256 are its codes, and so are U+F000 to U+F0FF. In other fonts only U+F000 to
+            U+F0FF are codes.
+        symbols: the font of the codes, if `font` is no symbol font. With "", they are of `font`,
+            whose codes are all unknown, or of Symbol, if there is none either.
     """
-    letters = font.strip().lower()
-    symbols = letters if letters in _TABLES else symbols.strip().lower() or letters or "symbol"
+    name = font.strip().lower()
+    table = name if name in _TABLES else symbols.strip().lower() or name or "symbol"
 
     def unicode_of(match: re.Match[str]) -> str:
-        return _TABLES.get(symbols, {}).get(ord(match[0]) & 0xFF, UNKNOWN)
+        return _TABLES.get(table, {}).get(ord(match[0]) & 0xFF, UNKNOWN)
 
-    form = _SYMBOL if letters in _TABLES else _PRIVATE
-    return form.sub(unicode_of, text)
+    codes = _CODE if name in _TABLES else _PRIVATE_CODE
+    return codes.sub(unicode_of, text)

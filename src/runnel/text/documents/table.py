@@ -83,9 +83,10 @@ def is_amount(text: str) -> bool:
 def count_names(rows: Sequence[Sequence[str]]) -> int:
     """Return how many rows at the top name columns of amounts; 0 if there are no such columns.
 
-    The rows of names have no amounts but years. If they are several, one has merged cells, or no
-    cell above the labels of the rows. Two columns are a form unless all of several rows have
-    amounts. A table without amounts may still have names: see `_begins_with_names`.
+    The rows of names have no amounts but years. They are several only if cells of one are merged
+    ("2024" above "Spring" and "Autumn"), or if one has no cell above the labels of the rows. Two
+    columns are a form, unless there are several rows and all have amounts. A table without amounts
+    may still have names: see `_begins_with_names`.
     """
     # 1. `names`: the rows before the first amount, and before a row of a label alone.
     names = 0

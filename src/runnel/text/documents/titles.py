@@ -1,4 +1,5 @@
-"""Whether a person wrote the title in a document's properties, or a program filled it in.
+"""Whether a person wrote the title in a document's properties, or a program filled it in:
+`Canonical.finish` drops such a title.
 
 Programs write the name of the file, perhaps after their own name ("Microsoft Word - costs.doc"),
 their name for a new document ("Untitled-1", "Book2"), a template's words ("Title of the paper"), a

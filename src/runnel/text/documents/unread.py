@@ -136,7 +136,7 @@ class Unread:
         yield from sorted({*ends, *self.turns, len(text)} - {0})
 
     def joins(self, start: int, end: int) -> bool:
-        """Return whether a gap that does not end a paragraph is in `text[start:end]`."""
+        """Return whether one of `joined`, gaps that end no paragraph, is in `text[start:end]`."""
         at = bisect_right(self.joined, start, key=lambda gap: gap[1])
         return at < len(self.joined) and self.joined[at][0] < end
 
@@ -266,6 +266,7 @@ def _add_hyphens(text: str, unread: Unread) -> None:
     # 3. The decision for each.
     for start, end, head, tail in breaks:
         hyphened = counts[f"{head}-{tail}"]
+        # how many of the two parts (0 to 2) are words only where a line breaks them
         nowhere_else = sum(counts[part] <= at_breaks[part] for part in (head, tail))
         least = 1 if "\n" in text[start:end] else 2
         one_word = not hyphened and nowhere_else >= least and head not in _COMPOUNDS
@@ -351,7 +352,7 @@ def _join_pages(lines: list[_Line], unread: Unread) -> None:
         if line.new_page
         for near in range(max(0, at - 2), min(len(lines), at + 2))
     }
-    pages_of = Counter(_DIGITS.sub("0", lines[at].words) for at in near_feeds)
+    occurrences = Counter(_DIGITS.sub("0", lines[at].words) for at in near_feeds)
     # 2. From each line of text, `last`, to the next; marks, page numbers and heads are none.
     last: int | None = None
     for at, line in enumerate(lines):
@@ -363,7 +364,8 @@ def _join_pages(lines: list[_Line], unread: Unread) -> None:
         below_prose = last is not None and len(lines[last].words) >= _LINE_CHARS
         alone = line.below_blank and at + 1 < len(lines) and lines[at + 1].below_blank
         if (number and below_prose and alone) or (
-            at in near_feeds and (number or pages_of[_DIGITS.sub("0", line.words)] >= _LEAST_PAGES)
+            at in near_feeds
+            and (number or occurrences[_DIGITS.sub("0", line.words)] >= _LEAST_PAGES)
         ):
             continue
         # Lines between that were skipped, or a form feed: the sentence may go on over them.
