@@ -82,7 +82,12 @@ class _Passages(NamedTuple):
 
 
 class LanceStore:
-    """A crash-safe place for documents and passages, in LanceDB. Use `create` or `open`."""
+    """A crash-safe place for documents and passages, in LanceDB. Use `create` or `open`.
+
+    `_head` is the row of the last commit seen; `_tables` are open at its versions, for searches,
+    and `_drafts` are the same tables for writing. `DocumentRow` explains a document's `memory` and
+    `saved`, which are large and read only where they are asked for.
+    """
 
     explained = staticmethod(explained)
 
@@ -103,8 +108,11 @@ class LanceStore:
             taken = f"{uri} already holds an index; open it, or choose another place"
 
             def explain(uri: str, error: Exception) -> str:
+                """Say so if there is an index: an older one, or of a creation that was faster."""
                 return taken if "commits" in _complete_tables(database) else ""
 
+            # An index that exists keeps its tables: only the last step, which makes the table of
+            # commits, fails for it.
             with plain_errors(uri, explain):
                 for name, schema in schemas(settings).items() if "commits" not in tables else ():
                     if name in tables and tables[name].count_rows():

@@ -1,4 +1,10 @@
-"""Tokenizers of the tokenizers library: any `tokenizer.json` makes ids with character offsets."""
+"""Tokenizers of the tokenizers library: token ids with character offsets from any
+`tokenizer.json`, also of texts that come in pieces.
+
+`Tokenizer` says what each method promises. Here a text that is long, or comes in pieces, is cut at
+safe places (`cuts.py`) and each part is encoded by the library. What a stream keeps of the text
+before (its context) is the one character before the cut.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +55,7 @@ class LibraryTokenizer(Tokenizer):
     character before the cut, whose tokens are dropped.
     """
 
-    start = ""
+    start = ""  # the context at the start of a text
 
     def __init__(
         self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None
@@ -146,8 +152,9 @@ class LibraryTokenizer(Tokenizer):
         return adds_space(json.loads(self._source))
 
     def cut(self, text: str, context: str, *, final: bool) -> tuple[Encoded, int, str]:
-        """Encode in pieces cut at safe places; the context is the character before the text, empty
-        at its start.
+        """Encode the text up to its last safe cut, or to its end if no text follows (`final`), in
+        pieces cut at safe places; return (tokens, characters encoded, the next context). The
+        context is the character before the text, empty at its start.
         """
         stop = len(text) if final else self._last_cut(text)
         bounds = [0]  # where the pieces begin
@@ -169,6 +176,7 @@ class LibraryTokenizer(Tokenizer):
         return Encoded.join(done), stop, text[stop - 1] if stop else context
 
     def may_cut(self, text: str) -> bool:
+        """Return whether a stream can encode something of what has come."""
         return self._last_cut(text) > 0
 
     def _last_cut(self, text: str) -> int:
@@ -182,6 +190,9 @@ class LibraryTokenizer(Tokenizer):
         return 0
 
     def is_context(self, context: str, text: str) -> bool:
+        """Return whether a stored stream's context may stand before this text: a cut is safe
+        between them.
+        """
         if not context:
             return True
         cut = None if self._cuts is None else self._cuts.match(context + text)
@@ -192,6 +203,9 @@ class LibraryTokenizer(Tokenizer):
         return self._library.decode(ids, skip_special_tokens=False)
 
     def encode_inside(self, text: str) -> Encoded:
+        """Encode a text that follows other text, for tokenizers that add a space to a text's start:
+        with an "x" before it, whose token is dropped.
+        """
         if not self.adds_space:
             return self.encode(text)
         # the offsets of the text begin at 0, and the "x" before it has offset -1

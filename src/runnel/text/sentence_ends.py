@@ -1,11 +1,18 @@
 """Where sentences end inside a block: sentencex's ends, corrected.
 
-sentencex takes quoted speech for one sentence, so it does not see quotation marks. Its other faults
-are pairs of patterns, before and after a place: `_NO_END`, where no sentence ends although
-sentencex says so, and `_END`, where one ends although it does not. Beside each is an example, in
-which " / " is a line end.
+sentencex takes quoted speech for one sentence, so it gets the text with spaces in place of
+quotation marks. Its other faults are pairs of patterns, before and after a place, the first
+character of what may be a sentence. Beside each pair is an example, in which " / " is a line end.
 
-A place is the first character of what may be a sentence, so white space is before it.
+    no sentence ends although sentencex says so:
+        _NO_END         abbreviations, names, quotations
+        _ANSWERS        "Yes." and "No." of a form
+        _BEFORE_DIGITS  abbreviations of a language before a number
+        _ORDINALS       "3." in languages that write ordinals so
+    one ends although sentencex does not say so:
+        _PERHAPS, _END  the places to look at, and the pairs
+        _NOTE, _NOTED   a note's number after the full stop
+        _GLUED          no space after the full stop
 """
 
 from __future__ import annotations
@@ -67,7 +74,7 @@ _NUMBERED = (
     r"|[Bb]lz|[Uu]st|[Pp]oz|[Rr]ys|[\u0420\u0440]\u0438\u0441|[\u0422\u0442]\u0430\u0431\u043b"
     r"|[\u0413\u0433]\u043b|[\u0421\u0441]\u0442\u0440?"
 )
-# abbreviations before a number or a name, in the middle of a sentence
+# abbreviations that stand in the middle of a sentence
 _BEFORE = (
     r"approx|c|ca|cca|cf|max|min|incl|excl|al|seq|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
     r"|m\u00edn|env|avg|vol|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
@@ -75,8 +82,8 @@ _BEFORE = (
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 # before the number of a section: "\u00a7 12.", "Item 1A."
 _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
-# A label at the start of a block that is no sentence of its own: a section's number, a speaker, a
-# letter.
+# For `sentences.py`: a label at the start of a block that is no sentence of its own: a section's
+# number, a speaker, a letter.
 LABEL = (
     rf"(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\.|(?:[A-Z]|[IVXL]{{2,6}}|[ivxl]{{2,5}})\."
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chairman|Chair|Judge|Justice)"

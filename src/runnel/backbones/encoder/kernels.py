@@ -125,7 +125,7 @@ def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Poin
 
 
 @njit(**SERIAL)
-def _deviation(row: Pointer, mean: Number, width: int) -> Number:
+def _variance(row: Pointer, mean: Number, width: int) -> Number:
     """Return the mean square of row - mean."""
     rest = width % LANES
     whole = width - rest
@@ -204,7 +204,7 @@ def add_layer_norm(
                 width,
                 row,
             )
-            inverse = np.float32(1.0) / np.sqrt(_deviation(row, mean, width) + np.float32(eps))
+            inverse = np.float32(1.0) / np.sqrt(_variance(row, mean, width) + np.float32(eps))
             _normalize(row, mean, inverse, address(weight), address(shift_by), width)
             for g in range(groups):
                 scales[t, g] = quantize_row(shift(row, g * size), size, shift(target, g * padded))
@@ -475,6 +475,10 @@ def _head(
                     load_up_to(bias, c, size - c),
                 )
                 store(as_kind(source, queries), t * depth * step + c, mul(query, query_scale))
+        # `multiply_panel` takes: a pointer whose type says what a word holds, the left matrix and
+        # its words from row to row, the panel, the rows to make, the words of a row to use, by what
+        # to multiply what `target` holds (0: it is not read), `target` and its numbers from row to
+        # row
         for s in range(0, padded, TILE_COLUMNS):
             panel = shift(keys, s * depth)  # a panel has `depth` rows
             target = shift(scores, s)

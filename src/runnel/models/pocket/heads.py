@@ -57,7 +57,8 @@ class Linear:
 
 
 class ArrayHead(Head):
-    """A head with arrays and layers as weights, which are fields of a dataclass. The arguments that
+    """A head with arrays and layers as weights, which are fields of a dataclass. `Head` explains
+    what a kind of head sets: `jobs`, `inputs`, `pooling`. The arguments that
     make a head are its widths: the model's, and those that config.json has as its settings.
 
     A layer is declared by its widths, numbers or names of these arguments:
@@ -106,8 +107,8 @@ class ArrayHead(Head):
             setattr(getattr(self, layer) if layer else self, part, array.astype(np.float32))
 
     def vectors(self, pooled: Sequence[Any]) -> Floats:
-        """Return the vectors (n, D) float32 of pooled hidden vectors, one array (any, D) for each
-        document.
+        """Return an embedder's vectors (n, D) float32 of pooled hidden vectors, one array (any, D)
+        for each document.
         """
         return self(np.concatenate([np.asarray(part) for part in pooled]))
 
@@ -119,7 +120,10 @@ class ArrayHead(Head):
 
 @dataclass(eq=False)
 class TokenFeatures(ArrayHead):
-    """Per-token tables, indexed by id, and the vectors by which marks enter the backbone."""
+    """What a model knows of each token, by its id: its idf, and how much it counts in a weighted
+    mean (`log_weight`, the logarithm). And the vectors of marks: numbers that are given beside a
+    token and say what it is, such as a word that the query has too (`models/head.py`).
+    """
 
     jobs = ("features",)
     vocab_size: int
@@ -408,7 +412,7 @@ class PairJudge(LateInteraction):
 @dataclass(eq=False)
 class Judge(LateInteraction):
     """The second look's score of a sentence that is read without the query; and the calibration of
-    the sums of both looks, for sentences and for documents.
+    the sums of both looks, for sentences and for documents. `looks.py` computes with its fields.
     """
 
     jobs = ("judge",)

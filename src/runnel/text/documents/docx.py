@@ -186,7 +186,7 @@ class _Document:
         self.unknown = 0  # how many symbols are unknown
         self._style = ""  # the style of the open paragraph
         colored = settings is not None and settings.find("{*}displayBackgroundShape") is not None
-        self._paper = "colored" if colored else "FFFFFF"  # pages
+        self._paper = "colored" if colored else "FFFFFF"  # the color of pages
         self._filled: set[int] = set()  # ids of elements with a background of their own
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
@@ -199,6 +199,8 @@ class _Document:
             for part in element.iter()
         }
         kept = ""  # the text of paragraphs whose ends were deleted
+        # `paragraphs` walks in the order of the file: "start" and "end" of each element that is not
+        # left out, and "text" at the end of a paragraph, with all its text
         for event, element, text in paragraphs(
             root, self._is_left_out, self._format_of, self._written
         ):
@@ -220,6 +222,9 @@ class _Document:
         self.flow.add(kept)
 
     def _is_left_out(self, element: Element) -> bool:
+        """Return whether an element is not read; called for each one before what is in it. Also
+        counts what is left out for a reason that is told, and notes the open paragraph's style.
+        """
         name = tag(element)
         if name in _LEFT_OUT:
             return True
