@@ -218,10 +218,11 @@ async def _streamed(
     def run(job: QueuedRequest) -> object:
         def progress(done: int, total: int | None) -> None:
             job(done, total)  # the queue stops a request whose client has gone
-            # the total is of the whole request: `total` may be of one of its texts
-            loop.call_soon_threadsafe(
-                steps.put_nowait, {"done": done, "total": max(done, job.tokens)}
-            )
+            if done:  # before the first token, a report only asks whether to stop
+                # the total is of the whole request: `total` may be of one of its texts
+                loop.call_soon_threadsafe(
+                    steps.put_nowait, {"done": done, "total": max(done, job.tokens)}
+                )
 
         return call(progress)
 
