@@ -3,7 +3,7 @@ and tools work on them.
 
 In evaluation mode, on a CPU and without gradients, the vectors and scores are those of
 `Embedder.encode` and `Reranker.score`, through the same engine; in training mode, with gradients or
-on a GPU those of `models/recurrent/graph.py`. Texts are cut at the document's end, so that end
+on a GPU `models/recurrent/graph.py` computes them. Texts are cut at the document's end, so that end
 markers and queries are kept.
 
 LoRA: `add_lora(model[0].model, r=16, alpha=32)` before the trainer is made, `merge(model[0].model)`

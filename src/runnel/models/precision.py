@@ -16,7 +16,7 @@ from runnel.errors import InputError
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
-CALIBRATED = ("int8", "uint8")  # those that need ranges, from `value_ranges`
+CALIBRATED = ("int8", "uint8")  # dtypes that need ranges, from `value_ranges`
 _LEVELS = 255
 
 

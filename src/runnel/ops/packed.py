@@ -115,7 +115,7 @@ class Grid:
             chunks.append(index)
             carried = advance(index, carried)
         back = order.argsort()
-        # those that go on longest were ended last and are the first of `order`
+        # the sequences that go on longest were ended last and are the first of `order`
         end = tuple(torch.cat(parts)[back] for parts in zip(carried, *reversed(ended), strict=True))
         if not entering:
             return tuple(part[:0] for part in start), end

@@ -6,7 +6,7 @@ places and its context.
 1. The first look scores all sentences of each document.
 2. `_Pool` keeps the best sentences so far, their documents, and their places (file, line, page).
 3. The second look, if the model has one, reads the best sentences of all documents again and
-   scores them anew.
+   scores them again.
 4. `answering` gives the answering sentences with their context. The same text counts once, with
    all its places.
 
@@ -212,7 +212,8 @@ class _Pool:
 
     def add(self, number: int, source: FileDocument, scored: Scored) -> None:
         """Add a document; numbers grow."""
-        # 1. Its best sentences by text, and those of the pool's texts; then the pool's best texts.
+        # 1. Its best sentences by text, and the sentences of the pool's texts; then the pool's best
+        # texts.
         # The scores of different documents are compared with `nearness`.
         nearness = 0.0 if scored.first is None else scored.first.nearness
         groups = group_repeats(scored.ranked(), self.most, self.best)

@@ -327,7 +327,7 @@ class LanceStore:
         table = self._drafts["passages"]
         if table.count_rows() > EXACT_ROWS and not _has_index(table, "vector"):
             table.create_index("vector", config=IvfRq(distance_type="cosine"))
-        # Remove the versions of tables older than those of the last commits.
+        # Remove the versions of tables that are older than the last commits.
         commits = self._read_commits()[-_KEPT_COMMITS:]
         for name in _CONTENT:
             table = self._drafts[name]

@@ -166,7 +166,7 @@ class Project:
         through: Through = iter,
     ) -> Changes:
         """Bring the project's index up to date; other documents than those of its files are
-        deleted. The paths are those that are stored now, perhaps by another process.
+        deleted. The paths are as stored now, perhaps by another process.
 
         Files whose size and times are those of the last update are not read. `changes.failed` has
         the new failures.

@@ -72,7 +72,8 @@ def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
             )
             for quoted, place in zip(verified.places, located, strict=True)
         ]
-        # all places with the words of the quote; else only those of the nearest document so far
+        # all places with the words of the quote; else only the places in the nearest document until
+        # now
         places = places + here if best.word_for_word else here
         best = max(
             best, verified, key=lambda verdict: (_ORDER.index(verdict.match), verdict.similarity)

@@ -43,7 +43,8 @@ _CLOSING = r".,;:!?)\]}%" + '"'
 _PUNCT = r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 
 # Two kinds of cuts between a and b, by what b is: "space"; or "mark", for a newline or a mark of
-# punctuation. Below, a set of kinds passes from step to step, and loses those that may be unsafe.
+# punctuation. Below, a set of kinds passes from step to step, and loses the kinds that may be
+# unsafe.
 _SPACE = "space"
 _MARK = "mark"
 _PATTERNS = {_SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )", _MARK: f"[{_STABLE}](?=[\n{_PUNCT}])"}

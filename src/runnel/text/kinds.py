@@ -9,7 +9,7 @@ kinds are of sentences: the five numbers below.
     sentence_kinds  does it in four steps, numbered in its body
     _Sentences      where the sentences are; of all characters, in arrays, because there are many
     _blocks         the sentences in blocks, whose words are looked at only if they are short
-    _titles         questions and headings, by the words of a block; `_listed`: those that are none
+    _titles         questions and headings, by the words of a block; `_listed`: what only looks so
     _introduced     list items and short lines after a colon
     asides          page numbers, rows with dots, running heads, and repeated titles
 

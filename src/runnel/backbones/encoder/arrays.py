@@ -53,7 +53,7 @@ from runnel.ops.simd import NATIVE_BF16
 Dtype = Literal["float32", "bfloat16", "int8"]
 DEFAULT_DTYPE: Dtype = "bfloat16" if NATIVE_BF16 else "float32"  # what the processor multiplies
 _LINEAR = ("qkv", "out", "up", "down")
-# ends of the names of the weights that may be in 8 bits, and of those that may be in bf16
+# ends of the names of the weights that may be in 8 bits, and of the weights that may be in bf16
 _IN_8_BITS = tuple(f"{name}.weight" for name in _LINEAR)
 LOW_PRECISION = (*_IN_8_BITS, "embeddings.weight")
 # Inputs of an 8-bit layer that share a scale, if it divides their number. Of the layer `out`, the

@@ -128,7 +128,7 @@ class Weights(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory that the two kernels share. `rows` are those of all chunks (`ChunkPlan.row`). The
+    """Memory that the two kernels share. `rows` are the rows of all chunks (`ChunkPlan.row`). The
     first three have the matrices of one chunk after another, each chunk group by group.
     """
 
@@ -536,7 +536,7 @@ def _scan_chunk(
     width = round_up(shape.head_size, TILE_COLUMNS)
     row = plan.row[chunk]
     rows = plan.row[chunk + 1] - plan.row[chunk]
-    # rows of other chunks and groups that are before those of this chunk and group
+    # rows of other chunks and groups that are before the rows of this chunk and group
     earlier = row * shape.groups + h // (shape.heads // shape.groups) * rows
     b_words = shift(address(buffers.b_words), earlier * n // step)
     c_words = shift(address(buffers.c_words), earlier * n // step)

@@ -243,7 +243,7 @@ def _joined(documents: Sequence[DocumentScores]) -> tuple[np.ndarray, float]:
 
 def _answer_rank(scores: np.ndarray, keys: np.ndarray, answers: np.ndarray) -> int | None:
     """Return the rank of the best answer among distinct sentences, from 1, ties in document order;
-    None: there is none. `keys` are those of the scored sentences, `answers` the answers' keys.
+    None: there is none. `keys` are the scored sentences' keys, `answers` the answers' keys.
     """
     if not len(answers):
         return None

@@ -55,7 +55,8 @@ from runnel.models.pocket.scorer import VectorQuery, VectorScorer
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.recurrent.heads import HeldHead
 
-# of a longer document, a step has so many random sentences, the best, and the answers (`thin`)
+# of a longer document, a step has this number of random sentences, the best, and the answers
+# (`thin`)
 _SENTENCES = 300
 _BEST = 40  # sentences, the best by the sum of z-scores
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
@@ -519,7 +520,7 @@ class LayerModule(nn.Module):
             ]
             pairs = zip(by_question, item.evidence, strict=True)
             loss = torch.stack([span_loss(score, spans) for score, spans in pairs]).mean()
-            # how far the vectors are from those of the start, 1 - cosine
+            # how far the vectors are from the vectors of the start, 1 - cosine
             moved = (1 - (vectors * item.vectors).sum(1)).mean()
             moved = moved + (1 - (queries * item.query_vectors).sum(1)).mean()
             losses.append(loss + _KEEP * moved)

@@ -149,7 +149,7 @@ def load_transformer(
         own_code=own_code,
     )
     # 3. The templates of texts and pairs: made of the special tokens that the tokenizer writes;
-    # those that runnel stored with the model win, except over a pair template of the user's choice.
+    # what runnel stored with the model wins, except over a pair template of the user's choice.
     place = folder / theirs.path if theirs else folder
     tokenizer = read_tokenizer(place)
     stored = getattr(library.model.transformers_model.config, _TEMPLATES, {})

@@ -80,7 +80,7 @@ class VectorScorer:
 
     def read_query(self, query: str) -> VectorQuery:
         """Read a query, a long one in passages, like a document. Its vectors are weighted means of
-        all hidden vectors, those of markers and prompt included.
+        all hidden vectors, also of markers and of the prompt.
         """
         # 1. The ids to read.
         expect_text(query, "the query")
@@ -204,7 +204,7 @@ class VectorScorer:
                 np.zeros((0, document.vectors.shape[1]), np.float32),
                 np.zeros((0, FEATURES), np.float32),
             )
-        # of sentences with a token: equal bounds are those of empty sentences
+        # of sentences with a token: an empty sentence has equal bounds
         features = sentence_features(
             document.ids, np.unique(document.bounds), query.ids, self.model.words
         )

@@ -22,7 +22,7 @@ from runnel.request import Array
 from runnel.text.sentences import SentenceTokens
 
 _WIDEST = 127  # the largest 8-bit number
-# names of the stored arrays of `SentenceVectors`: those that it has, and those that it may have
+# names of the stored arrays of `SentenceVectors`: what it always has, and what it may have
 _ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")
 _PASSAGES = ("passages", "passage_scales")
 

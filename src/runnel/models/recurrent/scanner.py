@@ -126,7 +126,7 @@ class ItemMaker:
         sentences with a token.
         """
         full = tokens.full
-        edges = np.unique(tokens.bounds)  # of the sentences with a token: those of others are equal
+        edges = np.unique(tokens.bounds)  # of the sentences with a token: others have equal bounds
         marks = np.zeros((len(tokens.ids), MARKS), np.float32)
         lexical = np.zeros((len(edges) - 1, 0), np.float32)  # a head of other inputs has none
         if self._matches:

@@ -96,7 +96,7 @@ def mlstm_torch(
     h = grid.take(h.transpose(1, 2))
 
     C, n, scale, m = end
-    back = (scale - m).exp()  # the number is 1; it is here for its gradient, that of m
+    back = (scale - m).exp()  # the number is 1; it is here for the gradient of m
     return h.to(v.dtype), (C * back[..., None, None], n * back[..., None], m)
 
 

@@ -55,7 +55,7 @@ _LEADER = ". . . . ."  # the dots that lead to a page number
 _SEPARATING = ((2, 0.9), (6, 0.5), (12, 0.2))
 _TRIED_ROWS = 6  # the rows of which one begins a run: up to five rows of names, and the next row
 _MOST_EMPTY = 2.0  # the largest empty space between two rows of columns
-_LEAST_BEGINS = 3  # words that begin in the same places: so many columns go on below more space
+_LEAST_BEGINS = 3  # words that begin in the same places: as many columns go on below more space
 _MOST_TITLE_WIDTH = 0.7  # of a title across columns, in widths of the region
 _MOST_DEPTH = 8  # columns within columns
 # ---- columns of prose
@@ -705,7 +705,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         addresses += _is_address([line.text for line in lines])
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
-    # 2. All are columns if few lines of the others are in a row with those of another, or if they
+    # 2. All are columns if few lines of the others are in a row with lines of another, or if they
     # are indexes or addresses.
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(occupied)) if at != most]

@@ -8,7 +8,7 @@ reader of the page cannot see are left out, and a warning says so. `words_of` ha
     _words               the word, or words, at a place of PDFium's text
     _raise               numbers of notes and exponents in it
     _straighten          level lines for a page that was scanned askew
-    _seen                the words without those that are hidden, covered, too pale, or a watermark
+    _seen                the words that are not hidden, covered, too pale, or a watermark
     _restore_ligatures   letters that the font has lost: "fi" is "i" in PDFium's text
     _spelled             words in s p a c e d letters
     _with_initials       words that begin with a large letter
