@@ -257,7 +257,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
             " the route's fields need (/docs)"
         )
     elif isinstance(error.__cause__, ValueError):  # of the encoding, or a number of 4,300 digits
-        message = f"the body cannot be read as JSON in UTF-8: {error.__cause__}"
+        message = f"the body is not JSON in UTF-8 that can be read: {error.__cause__}"
     response = Refusal(_KINDS.get(error.status_code, "invalid"), message).response(path)
     response.headers.update(error.headers or {})
     return response
