@@ -122,7 +122,7 @@ def test_impossible_cosines_are_found(embedder, tmp_path, monkeypatch):
             )
             with pytest.raises(StoreError, match="a vector of document 'cat' has the cosine"):
                 Pipeline(index.store, embedder).search(
-                    "cat", 3, {}, None, Stages(), {}, TokenCount(None)
+                    "cat", 3, {}, None, lambda file: True, Stages(), {}, TokenCount(None)
                 )
 
 

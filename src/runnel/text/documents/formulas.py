@@ -2,14 +2,14 @@
 
 The elements of OMML that are read here; of all others only the content counts:
 
-    num, den   the numerator and the denominator of a fraction
-    sup, sub   what is raised and lowered
-    rad        a root
-    d          brackets
-    nary       an integral, a sum, or another large sign
-    fName      the name of a function
-    mr         a row of a matrix
-    t          text
+    num, den: the numerator and the denominator of a fraction
+    sup, sub: what is raised and lowered
+    rad: a root
+    d: brackets
+    nary: an integral, a sum, or another large sign
+    fName: the name of a function
+    mr: a row of a matrix
+    t: text
 """
 
 import re
