@@ -57,11 +57,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_threads_and_reused_memory_change_no_bit(folder: Path, name: str, dtype: str) -> None:
     stand_in = "stand-in" if dtype == "int8" and vnni_problem() else ""
+    if (name, dtype) == ("pocket", "bfloat16"):
+        read(folder, name, dtype, stand_in, {})  # compiles the kernels: see the next test
     plain = read(folder, name, dtype, stand_in, {})
     for found in (plain, read(folder, name, dtype, stand_in, REUSED)):
         assert found["finite"]
         assert found["wrong"] == 0, found["first"]
         assert found["digest"] == plain["digest"]
+
+
+@pytest.mark.xfail(reason="without instructions for bf16, kernels just compiled round otherwise")
+def test_compiled_and_stored_kernels_give_the_same_bits(folder: Path) -> None:
+    stored = {"NUMBA_CACHE_DIR": str(folder / "compiled here")}
+    first = read(folder, "pocket", "bfloat16", "", stored)
+    assert read(folder, "pocket", "bfloat16", "", stored)["digest"] == first["digest"]
 
 
 @pytest.mark.parametrize("name", ["mamba2", "rwkv7"])
