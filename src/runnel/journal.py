@@ -240,7 +240,7 @@ class Journal:
         """Return whether OUT.sqlite is a journal. No file is changed; `_checked` is set.
 
         An empty file counts as missing. Raises StoreError if OUT.sqlite, or a file that SQLite
-        writes beside it, is a link or from elsewhere.
+        writes next to it, is a link or from elsewhere.
         """
         begun = False
         for ending in _FILES:  # OUT.sqlite first

@@ -245,7 +245,7 @@ class Embedder:
             for text, number in zip(batch, place, strict=False):
                 expect_text(text, f"texts[{number}]")
                 expect_filled(self, text, f"text, texts[{number}]")
-            # A text is encoded with what comes before it: a space, if the template has one there
+            # A text is encoded with the words before it: a space, if the template has one there
             # (`lead`), and the prompt. `render` adds the special tokens and cuts to `max_tokens`.
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):

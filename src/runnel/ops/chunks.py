@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 64  # the most tokens of a chunk in CPU kernels; others give `Chunks.of` a number of theirs
-# The products of a chunk read and write whole blocks of so many rows: `simd.BLOCK`, which needs
+# The products of a chunk read and write whole blocks of ROWS rows: `simd.BLOCK`, which needs
 # numba.
 ROWS = 32
 

@@ -220,7 +220,7 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
     matched = [token for token in added if not token.get("special")]
     strips = any(part["type"] == "Strip" for part in _steps(spec.get("normalizer")))
     # The library takes the text after a matched token for the start of a text, and strips it or
-    # adds a space. A part that is cut behind the token begins with its last character only, which
+    # adds a space. A part that is cut after the token begins with its last character only, which
     # is no token, so the text after it would be taken for the middle of a text.
     starts = (strips or adds_space(spec)) and any(
         not token["content"].isspace() for token in matched

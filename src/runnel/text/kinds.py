@@ -417,7 +417,7 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
         ):
             yield block.first, block.last
     values = [value for _, value in numbers]
-    # The numbers whose neighbors, `around`, are one less before or one more behind them. -9 stands
+    # The numbers whose neighbors, `around`, are one less before or one more after them. -9 stands
     # for a neighbor of the first and the last number: it is never one less or one more.
     counted = [
         place

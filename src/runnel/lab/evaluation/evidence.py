@@ -372,10 +372,9 @@ def context_of(given: str | None) -> int | None:
     if given == "sentence":
         return 1
     # the message: "--context, which may also be sentence, is ..."
-    expect_count(
-        int(given) if given.isdecimal() else given, "--context, which may also be sentence,"
-    )
-    return int(given)
+    tokens = int(given) if given.isdecimal() else given
+    expect_count(tokens, "--context, which may also be sentence,")
+    return int(tokens)
 
 
 def scorer_of(

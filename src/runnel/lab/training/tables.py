@@ -444,7 +444,7 @@ def _examples(
     table = recipe.data
     source = Path(data.path)
     rng = np.random.default_rng(recipe.train.seed)
-    # Texts from which random negatives are drawn: of all examples, also of those that the guard
+    # Texts from which random negatives are drawn: of all examples, also of examples that the guard
     # leaves out because of their queries or answers.
     pool: list[str] = []
     if _random(table):

@@ -9,7 +9,7 @@ from their vectors, which the encoder computed before, and from lexical features
              their vectors are stored in the run folder; only the head is trained
     data     `read_vector_data` reads the documents and questions, and splits them: `VectorData`
     layers   LayerItem, LayerData, LayerModule, LayerTrainer: each step reads documents again; the
-             head stays as it is. The vectors may not move far from those that the run started
+             head stays as it is. The vectors may not move far from the vectors that the run started
              from: with few questions, that keeps what the weights know.
 
 A head is calibrated if its scores, by a factor and a summand, have been made the logits of the

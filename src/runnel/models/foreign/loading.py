@@ -28,7 +28,7 @@ def load_foreign(
     template: str | None,
     job: Job,
 ) -> TorchModel:
-    """Load a folder, or one file of weights with the config.json beside it.
+    """Load a folder, or one file of weights with the config.json in its folder.
 
     Args:
         source: the model's name in messages, as the user wrote it.

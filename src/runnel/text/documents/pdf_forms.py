@@ -29,7 +29,7 @@ UNCHECKED = "\u2610"
 
 class _Field(NamedTuple):
     """A field. `label`: its description for users, else its name. `said`: of a box that is checked,
-    what stands for it beside its label ("yes" in "Married: yes").
+    what stands for it next to its label ("yes" in "Married: yes").
     """
 
     value: str
@@ -62,7 +62,7 @@ def add_fields(document: PdfDocument, page: PdfPage, seen: PageWords) -> list[st
         upright = [word for word in seen.words if word.angle == angle]
         beside = _beside(field.box, upright)
         if beside:
-            # as high as the text beside it, so that both are in a row
+            # as high as the text next to it, so that both are in a row
             box = (field.box[0], beside.bottom, field.box[2], beside.top)
             placed.append(
                 Word(field.value, *box, angle, beside.font, line_start=False, box=field.place)

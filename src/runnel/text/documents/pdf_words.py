@@ -661,7 +661,7 @@ def _spelled(words: list[Word]) -> list[Word]:
 
 def _with_initials(words: list[Word]) -> list[Word]:
     """Join a large letter at the beginning of a paragraph to the rest of its word, in the highest
-    line beside it, or to the next word if it is a word itself: "A", "I", "O".
+    line next to it, or to the next word if it is a word itself: "A", "I", "O".
     """
     usual = median([word.height for word in words] or [0.0])
     initials = [
