@@ -185,7 +185,7 @@ def test_a_body_with_two_ends_is_refused_counted_and_what_follows_is_not_read(
     [
         (b'{"query": }', "application/json", "is not JSON, at character 10"),
         (b"[" * 100_000, "application/json", r"nested deeper than \d,\d{3} levels"),
-        (b'{"query": "\xff"}', "application/json", "JSON in UTF-8: .* byte 0xff in position 11"),
+        (b'{"query": "\xff"}', "application/json", "JSON in UTF-8.*byte 0xff in position 11"),
         (b'{"query": "a", "top_k": %s}' % (b"9" * 5000), "application/json", "JSON .*5000 digits"),
         (b"[1]", "application/json", "is not a JSON object"),
         (b"", "application/json", "query|body"),
