@@ -126,7 +126,7 @@ def test_a_project_that_was_only_begun_is_a_new_one(tmp_path, names):
     assert Project.find(tmp_path).paths == (".",)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows starts processes anew")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
 @pytest.mark.parametrize("turn", range(5))
 def test_no_process_loses_a_path_that_another_one_stores(folder, turn):
     names = [f"{number}.txt" for number in range(8)]

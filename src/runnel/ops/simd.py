@@ -176,8 +176,10 @@ EXP2 = (
     0.6931469775930709,
     1.0,
 )
-# Fast-math flags of additions that must stay in their order; a product may still be fused with a
-# sum, and the sign of 0 be ignored.
+# Fast-math flags of arithmetic that must stay in its order; a product may still be fused with a
+# sum, and the sign of 0 be ignored. All arithmetic of vectors has them: a helper of a kernel is
+# compiled by itself and again inside its callers, and the process that compiles runs the first form
+# where later processes run the second, so a sum in another order would give them other bits.
 EXACT = ("contract", "nsz")
 
 
@@ -263,9 +265,9 @@ def build_divide(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.fmul(a, build_fma(builder, estimate, error, estimate))
 
 
-add = elementwise(2, lambda builder, a, b: builder.fadd(a, b), "a + b")
-sub = elementwise(2, lambda builder, a, b: builder.fsub(a, b), "a - b")
-mul = elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
+add = elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=EXACT), "a + b")
+sub = elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=EXACT), "a - b")
+mul = elementwise(2, lambda builder, a, b: builder.fmul(a, b, flags=EXACT), "a * b")
 fma = elementwise(3, build_fma, "a * b + c")
 exp = elementwise(1, build_exp, "exp(x); see `numba_math.fast_exp`")
 exp2 = elementwise(
@@ -329,7 +331,7 @@ def reduction(
     return intrinsic(define)
 
 
-total = reduction(lambda builder, a, b: builder.fadd(a, b), "The sum of the lanes.")
+total = reduction(lambda builder, a, b: builder.fadd(a, b, flags=EXACT), "The sum of the lanes.")
 
 
 # ---- memory --------------------------------------------------------------------------------------
