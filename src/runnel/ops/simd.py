@@ -177,9 +177,9 @@ EXP2 = (
     1.0,
 )
 # Fast-math flags of arithmetic that must stay in its order; a product may still be fused with a
-# sum, and the sign of 0 be ignored. All arithmetic of vectors has them: a helper of a kernel is
-# compiled by itself and again inside its callers, and the process that compiles runs the first form
-# where later processes run the second, so a sum in another order would give them other bits.
+# sum, and the sign of 0 be ignored. `add`, `sub`, `mul` and `total` have them: a helper of a kernel
+# is compiled by itself and again inside its callers, and the process that compiles runs the first
+# code where later processes run the second; a sum in another order would give them other bits.
 EXACT = ("contract", "nsz")
 
 
