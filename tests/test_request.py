@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.engine import Engine
-from runnel.request import OpenRequest, RangeSums, Request, Result, TokenCount
+from runnel.request import OpenRequest, RangeSums, Request, Result, TokenCount, growing
 
 CUTS = st.lists(st.integers(0, 60), max_size=8)
 WIDTH, VOCABULARY = 6, 30
@@ -132,3 +132,13 @@ def test_tokens_are_counted_over_calls_and_parts() -> None:
         engine.run(texts[:1], TokenCount(progress).add)
     assert seen == sorted(seen) and seen[0][0] < 5 and seen[-1] == (10, 10)
     engine.run(texts, TokenCount(None).add)
+
+
+def test_reports_of_nothing_new_are_left_out_but_still_end_the_work() -> None:
+    seen: list[tuple[int, int | None]] = []
+    asked: list[None] = []
+    progress = growing(lambda done, total: seen.append((done, total)), lambda: asked.append(None))
+    reports = [(0, None), (0, 9), (4, 9), (4, 9), (3, 9), (9, 9), (9, 12)]
+    for done, total in reports:
+        progress(done, total)
+    assert seen == [(4, 9), (9, 9)] and len(asked) == len(reports)

@@ -3,6 +3,7 @@ inference, training runs them with a graph.
 
     Request, Result        what to read and what to return; what came
     Progress, TokenCount   the tokens read so far, for a caller's progress bar
+    growing                a progress without reports of nothing new
     RangeSums              weighted sums over ranges of a text that is read in segments
     Call, OpenRequest      a caller's requests, and one of them while it is read: a reading
     pack, Packed           the tokens of a step
@@ -161,8 +162,25 @@ class Result:
 
 
 # Takes the units done, tokens where nothing else is said, and those in total, None if that is not
-# known.
+# known. It is also called when nothing was done since the last call, so that what it raises can end
+# the work; `growing` leaves these calls out.
 Progress = Callable[[int, int | None], None]
+
+
+def growing(progress: Progress, expect_wanted: Callable[[], object]) -> Progress:
+    """Return a `progress` that passes on only the reports of more units than any report before.
+    Every report calls `expect_wanted`, which raises if the work is to end.
+    """
+    most = 0
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal most
+        expect_wanted()
+        if done > most:
+            most = done
+            progress(done, total)
+
+    return report
 
 
 @dataclass

@@ -171,6 +171,21 @@ def test_toml_keeps_all_else(text):
     )
 
 
+@pytest.mark.parametrize(
+    "after", ["", "\n[other]\nx = 1\n", "\n\n\n[[other]]\n", "[other]\n", "\n# end\n"]
+)
+@pytest.mark.parametrize(
+    "servers",
+    ["", '[mcp_servers.one]\ncommand = "x"\n', '[mcp_servers]\none = {command = "x"}\n'],
+)
+def test_what_is_written_into_toml_is_taken_out_to_the_last_blank_line(servers, after):
+    text = f'model = "o3"  # mine\n\n{servers}{after}'
+    for form in (text, text.replace("\n", "\r\n")):
+        written = _changed_toml(form, "mcp_servers", ENTRY)
+        assert tomllib.loads(written)["mcp_servers"][NAME] == ENTRY
+        assert _changed_toml(written, "mcp_servers", {}) == form
+
+
 @pytest.mark.parametrize(("text", "lines"), TABLES)
 def test_comments_around_an_entry_of_toml_stay(text, lines):
     removed = _changed_toml(text, "mcp_servers", {})

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_encoder, tiny_model
+from helpers.tiny import judging_encoder, tiny_encoder, tiny_model, write_tokenizer
+from helpers.tiny_transformers import write_transformer
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
@@ -16,7 +17,7 @@ from runnel.models.memory import Memory
 from runnel.models.pocket import looks, scorer, steps
 from runnel.models.pocket.steps import read_blocks
 from runnel.models.recurrent.memory import DocumentState
-from runnel.request import TokenCount
+from runnel.request import TokenCount, growing
 from runnel.search import encoding
 from runnel.search.check import check_store
 from runnel.search.encoding import new_settings
@@ -154,10 +155,39 @@ def test_the_total_of_a_progress_is_of_all_documents_taken_so_far(tmp_path, monk
     steps: list[tuple[int, int]] = []
     with Index.create(tmp_path / "index") as index:
         rows = [Document(name, text) for name, text in TEXTS.items()]
-        changes = index.add(rows, progress=lambda done, total: steps.append((done, total)))
+        # before the first token, a call only lets its caller end it
+        progress = growing(lambda done, total: steps.append((done, total)), lambda: None)
+        changes = index.add(rows, progress=progress)
     assert steps == sorted(steps) and all(done <= total for done, total in steps)
     assert steps[-1] == (changes.tokens_read, changes.tokens_read)
     assert len({total for _, total in steps}) == -(-len(TEXTS) // 2)
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["pocket", "recurrent", "transformer"])
+def test_an_update_ends_while_a_long_document_is_still_split(tmp_path, kind):
+    if kind == "transformer":
+        write_transformer(tmp_path / "model", "bert", max_position_embeddings=64)
+        write_tokenizer(tmp_path / "model")
+        embedder = Embedder.load(str(tmp_path / "model"), pooling="mean")
+    elif kind == "pocket":
+        embedder = Embedder(judging_encoder(tmp_path))
+    else:
+        embedder = Embedder(tiny_model(tmp_path / "model"))
+    calls = []
+
+    def progress(done: int, total: int | None) -> None:
+        calls.append(done)
+        if len(calls) == 3:
+            raise Ended
+
+    with Index.create(tmp_path / "index", embedder) as index:
+        with pytest.raises(Ended):
+            index.add([Document("long", "The dog sat. " * 1000)], progress=progress)
+        assert calls == [0, 0, 0] and len(index) == 0
 
 
 def test_remembered_documents_are_read_once_unless_the_reranker_reads_them_otherwise(

@@ -131,9 +131,16 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
             document = tomlkit.parse(rest)
         servers: Any = document.get(key, {})
         servers.pop(NAME, None)  # in another form than its own tables
-    if entry:
-        document.setdefault(key, tomlkit.table(is_super_table=True))[NAME] = entry
     changed = tomlkit.dumps(document)
+    if entry:
+        # at the end, after a blank line, which a removal takes with it
+        end = "\n" if changed.endswith("\n") else "\n\n"
+        appended = f"{changed}{end if changed else ''}{tomlkit.dumps({key: {NAME: entry}})}"
+        document.setdefault(key, tomlkit.table(is_super_table=True))[NAME] = entry
+        changed = tomlkit.dumps(document)
+        with suppress(ValueError):  # the servers are an inline table, which no table can extend
+            tomllib.loads(appended)
+            changed = appended
     if text.count("\n") == text.count("\r\n") > 0:
         changed = _LINE_END.sub("\r\n", changed)
     return changed

@@ -35,7 +35,7 @@ from pydantic_core import core_schema
 from runnel import __version__
 from runnel.agents.tools import Status, Stretch, ToolResult, Tools, refusal, shown
 from runnel.errors import Cancelled, RunnelError
-from runnel.request import Progress
+from runnel.request import Progress, growing
 from runnel.server.connections import LimitedServer, UnambiguousBodies
 
 INSTRUCTIONS = """\
@@ -110,7 +110,6 @@ def _reporting(ctx: Context) -> Progress:
     message, and that ends the thread of a call that was cancelled, or whose HTTP client has left.
     """
     request = ctx.request_context.request
-    reported = 0
     due = 0.0
 
     async def report(tokens: int, total: int | None) -> None:
@@ -119,14 +118,12 @@ def _reporting(ctx: Context) -> Progress:
         await ctx.report_progress(tokens, total, "tokens read")
 
     def progress(tokens: int, total: int | None) -> None:
-        nonlocal reported, due
-        anyio.from_thread.check_cancelled()
-        if tokens > reported and time.monotonic() >= due:
-            reported = tokens
+        nonlocal due
+        if time.monotonic() >= due:
             due = time.monotonic() + _REPORT_S
             anyio.from_thread.run(report, tokens, total)
 
-    return progress
+    return growing(progress, anyio.from_thread.check_cancelled)
 
 
 class _Server(MCPServer[Any]):

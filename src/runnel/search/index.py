@@ -183,8 +183,9 @@ class Index:
         Args:
             documents: any iterable. A "title" in the metadata is shown with search results if the
                 document has none of its own.
-            progress: called after each step with (tokens done, tokens of the documents that were
-                taken so far, or None for a recurrent model).
+            progress: called after each step, and while a text is split, with (tokens done, tokens
+                of the documents that were taken so far, or None before the first step and for a
+                recurrent model).
             on_commit: called when a part of the documents is safe on disk, in the thread that
                 writes while the next part is read.
 

@@ -31,7 +31,7 @@ from starlette.responses import Response, StreamingResponse
 from runnel.errors import RunnelError
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import Scored
-from runnel.request import Progress
+from runnel.request import Progress, growing
 from runnel.search.project import index_name
 from runnel.search.records import DocumentRow
 from runnel.server.context import MAX_QUERY_CHARS, Context, InContext
@@ -217,14 +217,14 @@ async def _streamed(
 
     def run(job: QueuedRequest) -> object:
         def progress(done: int, total: int | None) -> None:
-            job(done, total)  # the queue stops a request whose client has gone
-            if done:  # before the first token, a report only asks whether to stop
-                # the total is of the whole request: `total` may be of one of its texts
-                loop.call_soon_threadsafe(
-                    steps.put_nowait, {"done": done, "total": max(done, job.tokens)}
-                )
+            job(done, total)
+            # the total is of the whole request: `total` may be of one of its texts
+            loop.call_soon_threadsafe(
+                steps.put_nowait, {"done": done, "total": max(done, job.tokens)}
+            )
 
-        return call(progress)
+        # the queue stops a request whose client has gone
+        return call(growing(progress, job.expect_wanted))
 
     task = asyncio.create_task(context.run(request, texts, run))
 

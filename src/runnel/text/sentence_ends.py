@@ -44,6 +44,7 @@ _OPENERS = (
     "|First|Second|Now|Do|Does|Is|Are|Was|Did|Don|Let|Nobody|Nothing|Everyone|Someone|Many|Most"
     "|Several|Few|Others?|Such|Between|Because|Although|Though|Even|Just|Only|Perhaps|Maybe|Yes"
     "|Therefore|Hence|Moreover|Finally|Next|Later|Meanwhile|During|Until|Without|Within|Which"
+    "|Either|Neither|Every|Anyone|Another"
     "|Can|Could|Will|Would|Should|Must|Has|Have|Had"
 )
 _GERMAN_OPENERS = (
@@ -207,6 +208,12 @@ _END = tuple(
         ),
         (r"\b(?:May|March|June|July)\.\s+\Z", r"(?!\d)"),  # in May. Rain fell
         (rf"\b(?:{_MONTHS_AND_DAYS})\.\s+\Z", rf"(?:{_OPENERS})[\s,']"),  # in Dec. It was
+        # until 31 Dec. Rent is due; but not: until Dec. 31
+        (
+            r"\b(?:until|till|by|through|before|after|since)\s(?:\d{1,2}\s)?"
+            rf"(?:{_MONTHS_AND_DAYS})\.\s+\Z",
+            rf"[A-Z]{_LOWER}*,?\s{_LOWER}",
+        ),
         # 5 p.m. Bring it; but not: 5 p.m. Eastern time
         (
             r"(?:\b[ap]\.\s?[ma]|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from runnel.models.reading import Documents, ReadDocument, ReadOptions, TextReader, passage_spans
+from runnel.request import TokenCount
 from runnel.text.kinds import text_of
 from runnel.text.sentences import passage_bounds, sentence_of_tokens, split_sentences
 
@@ -45,7 +46,9 @@ class WholeReader(TextReader):
         for text, encoded in zip(
             texts, template.encode_batch(model.tokenizer, "document", texts), strict=True
         ):
-            sentences = split_sentences(text, options.language)
+            sentences = split_sentences(
+                text, options.language, through=TokenCount(options.progress).through
+            )
             spans.append(
                 passage_spans(
                     text, sentences, passage_bounds(sentence_of_tokens(sentences, encoded), most)

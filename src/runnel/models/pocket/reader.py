@@ -140,8 +140,11 @@ class PassageReader(Reader):
         texts = [document.text for document in ranked]
         encoded = model.templates["document"].encode_batch(model.tokenizer, "document", texts)
         requests = []
+        count = TokenCount(options.progress)
         for document, pieces in zip(ranked, encoded, strict=True):
-            tokens = read_sentences(document, [pieces], language=options.language)
+            tokens = read_sentences(
+                document, [pieces], language=options.language, through=count.through
+            )
             sums = SentenceSums(model, tokens, passages=model.backbone.own_sentences)
             row = sums.layout
             # the ids of each passage in the row, markers and prompt included
@@ -157,8 +160,8 @@ class PassageReader(Reader):
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
         both = options.remember and model.backbone.own_sentences
         forms: tuple[Form, ...] = ("texts", "sentences") if both else ("texts",)
-        total = sum(len(request.ids) for request in requests)
-        results = list(read_passages(model, requests, forms, TokenCount(options.progress, total)))
+        count.total = sum(len(request.ids) for request in requests)
+        results = list(read_passages(model, requests, forms, count))
         read = []
         is_mean = self.embedder.pooling == "mean"
         pooled = [result.means if is_mean else _with_whole(result) for result in results]

@@ -215,7 +215,9 @@ class StateReader(TextReader):
         )
         for text, tokenized in zip(texts, encoded, strict=True):
             rendered = template.render(model.tokenizer, document=tokenized.ids)
-            sentences = split_sentences(text, options.language)
+            sentences = split_sentences(
+                text, options.language, through=TokenCount(options.progress).through
+            )
             # character offsets in the document alone: the offsets of the prompt are negative
             own = tokenized.shifted(-len(prompt))
             bounds = sentence_of_tokens(sentences, own)
