@@ -117,7 +117,8 @@ _NO_END = tuple(
             r"[\d(]|[a-z]\)",
         ),
         (
-            r"\b(?:[Ll]it|[Ii]nc|[Aa]rt|[Aa]l|[Nn]r|[Nn]\u00fam|[Ll]et|[Bb]uchst|[Ss]ubsec|[Pp]ara)\.\s+\Z",
+            r"\b(?:[Ll]it|[Ii]nc|[Aa]rt|[Aa]l|[Nn]r|[Nn]\u00fam|[Ll]et|[Bb]uchst|[Ss]ubsec|[Pp]ara)"
+            r"\.\s+\Z",
             r"[a-z]\)",
         ),
         (rf"(?<![\w.])(?=[A-Z]\w)(?!No)(?:{_NUMBERED})\.\s+\Z", r"[IVXLC]+\b|[A-Z]\b"),
@@ -235,8 +236,8 @@ _END = tuple(
         # Is it on? No. Go; no. I did not
         (
             rf"(?<![\w.])[Nn]o\.{_CLOSERS}*\s+\Z",
-            rf"[A-Z]{_LOWER}|I(?:['\u2019]|\s(?:am|was|did|do|don|have|had|can|could|will|would|think"
-            r"|thought|never|just|only|know|knew|saw|said|went|got|remember)\b)",
+            rf"[A-Z]{_LOWER}|I(?:['\u2019]|\s(?:am|was|did|do|don|have|had|can|could|will|would"
+            r"|think|thought|never|just|only|know|knew|saw|said|went|got|remember)\b)",
         ),
         (r"(?<!\w)[:;]-?[()DP]\s+\Z", r""),  # :)
         # a picture behind a word; one alone belongs to the sentence behind it
