@@ -111,6 +111,7 @@ OTHERS = [
         "es",
         "Dijo que no. ¦Luego se fue. ¦Seg\u00fan el art. 2, inc. b), no. ¦Est\u00e1 en el no. 5.",
     ),
+    ("fr", "Le 3 janv. 2020 il vint au 5 bd. Foch. \u00a6Il partit en d\u00e9c. 2021."),
     ("es", "—¿Viene usted? —preguntó ella. ¦—Sí. ¦«Qué bien», pensó. ¦Son aprox. 400."),
     # a letter or a Roman number that begins a block
     ("en", "Q.   And where were you? ¦It was late."),

@@ -128,7 +128,7 @@ _NO_END = tuple(
         ),
         # Ms. Ruiz, Ft. Worth
         (
-            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste)\.\s+\Z",
+            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste|[Bb]v?d)\.\s+\Z",
             r"[A-Z]",
         ),
         # Univ. Press; but: at the Univ. The
@@ -196,9 +196,9 @@ _BEFORE_DIGITS = {
     language: ((re.compile(rf"(?<![\w.])(?:{words})\.\s+\Z"), re.compile(r"\d")),)
     for language, words in {
         "en": "misc|av|ste|circ",
-        "es": "eds?|inc|vers|prom|disp|exp",
-        "fr": "app|cat|vers|moy",
-        "it": "prot|civ|vers|sc|circ",
+        "es": "eds?|inc|vers|prom|disp|exp|ene|abr|ago|dic",
+        "fr": "app|cat|vers|moy|janv|f\u00e9vr|avr|juil|d\u00e9c",
+        "it": "prot|civ|vers|sc|circ|genn?|febbr|giu|lug|ott|dic",
         "nl": "sub|verg|hs|pct",
         "pl": "ok|pow|tab|pl|im|os|por|lp|m\\.in|t[jzn]|tzw|pok|wg",
     }.items()

@@ -402,6 +402,12 @@ def test_each_line_of_calendars_recipes_of_images_and_glossaries_is_an_entry(tex
         ),
         ("====  ===\nName  Age\n====  ===\nAna   30\n      x\nBob   41\n====  ===", ("Name Age",)),
         ("+---+---+\n| A | 3 |\n+---+---+\n| B | 4 |\n+---+---+", ()),
+        # what MySQL and psql print
+        (
+            "+-----+-----+\n| N   | Age |\n+-----+-----+\n| Ana |  30 |\n| Bob |  41 |\n+-----+-----+",
+            ("", "N", "Age", ""),
+        ),
+        (" N   | Age\n-----+-----\n Ana |  30\n Bob |  41", ("N", "Age")),
         ("====  ===\nAna   30\nBob   41\n====  ===", ()),
     ],
 )
@@ -411,6 +417,23 @@ def test_tables_of_org_and_restructuredtext_are_rows_that_know_their_names(table
     assert [block.lead for block in rows] == [("", *names) if names else ()] * 2
     assert [kind for kind, _ in shown(document)].count("heads") == bool(names)
     assert "".join(words for _, words in shown(document)).count("Ana") == table.count("Ana")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "+-----+-----+\n| N   | Age |\n+-----+-----+\n| Ana |  30 |\n| Bob |  41 |\n+-----+-----+",
+        " N   | Age\n-----+-----\n Ana |  30\n Bob |  41",
+    ],
+)
+def test_the_count_below_the_result_of_a_query_is_no_row(table):
+    document = plain(f"{table}\n(2 rows)")
+    assert len(leads(document)) == 2 and shown(document)[-1] == ("line", "(2 rows)")
+
+
+def test_lines_without_cells_in_a_drawn_table_are_no_error():
+    document = plain("+---+---+\n| A | 3 |\n+---+---+\nfoo\nbar\n+---+---+")
+    assert "foo\nbar" in document.text
 
 
 def test_a_table_of_org_has_its_caption_and_what_is_above_it_is_none_of_its_rows():

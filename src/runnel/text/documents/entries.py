@@ -56,6 +56,11 @@ LINES = (
     ),
     ("stamp", "2024-05-01 12:00:07 began", rf"[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)"),
     ("stamp", "[   12.345678] usb 1-1: new device", r"\[[ ]*\d+\.\d+\]"),
+    (
+        "stamp",
+        "Ana Lind (2024-05-01, 12:00): yes",
+        rf"[^\W\d][^\n:()\[\]]{{0,40}}[ ][(\[]{_DATE}[,\sT]+{_TIME}{_HALF}[)\]]:",
+    ),
     ("stamp", "I, [2024-05-01T12:00:07 #4]  INFO -- : began", rf"[A-Z],[ ]\[{_DATE}"),
     ("frame", "at com.acme.Stock.take(Stock.java:44)", r"at[ ](?:(?:async|new)[ ])?[^\s(]+[ ]?\("),
     ("frame", 'File "stock.py", line 44, in take', r"File[ ]\"[^\"]+\",[ ]line[ ]\d"),
@@ -168,8 +173,12 @@ _VERSE = 20
 _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
-# a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ===="
-_RULE = re.compile(r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++)\s*+")
+# a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ====", of
+# psql "----+----"
+_RULE = re.compile(
+    r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++|-{2,}+(?:\+-{2,}+)++)\s*+"
+)
+_CELL = re.compile(r"\s*\|[ \t]*[^\s|]")  # the first one, with text
 _BAR = re.compile(r"(?<!\\)\|")
 _CAPTION = re.compile(r"\s*#\+CAPTION:\s*", re.IGNORECASE)  # above a table of Org
 SECTIONS = 20  # level of the name of a section, below all titles
@@ -333,27 +342,41 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
     Names of columns are above the first line that rows are below; in a grid, where each row has
     lines around it, above a double one.
     """
+    drawn = lines[rules[0]].lstrip()[0]
     begin = next(n for n, line in enumerate(lines) if n in rules or line.lstrip().startswith("|"))
+    begin = max(0, begin - (drawn == "-"))  # the names of psql have no line above them
     if begin:
         yield Entry(0, begin, "paragraph")
     yield from (Entry(rule, rule + 1, "contents") for rule in rules)
     edges = pairwise([begin - 1, *rules, len(lines)])
-    parts = [(above + 1, below) for above, below in edges if above + 1 < below]
-    # a grid, of reStructuredText: "+---+---+"
-    is_grid = lines[rules[0]].lstrip().startswith("+")
+    bands = [(above + 1, below) for above, below in edges if above + 1 < below]
+    # a grid of reStructuredText; in a table of MySQL each line below the names is a row
+    is_grid = drawn == "+" and not (
+        len(rules) == 3
+        and "=" not in lines[rules[1]]
+        and rules[2] - rules[1] > 2
+        and all(map(_CELL.match, lines[rules[1] + 1 : rules[2]]))
+    )
     lead: tuple[str, ...] = ()
-    if len(parts) > 1 and (not is_grid or "=" in lines[parts[0][1]]):
-        yield Entry(*parts[0], "heads")
+    if len(bands) > 1 and (not is_grid or "=" in lines[bands[0][1]]):
+        yield Entry(*bands[0], "heads")
         # the first part has the names, of which a column may have several lines
-        columns = zip(*map(_BAR.split, lines[slice(*parts.pop(0))]), strict=False)
+        columns = zip(*map(_BAR.split, lines[slice(*bands.pop(0))]), strict=False)
         title = _CAPTION.match(lines[0])
         caption = lines[0][title.end() :] if title else ""
         lead = (caption, *(" ".join(" ".join(cells).split()) for cells in columns))
-    for first, last in parts:
+    for first, last in bands:
         inner = () if is_grid else range(first + 1, last)
-        starts = (n for n in inner if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace())
+        starts = (
+            n
+            for n in inner
+            if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace() or drawn == "-"
+        )
         for start, end in pairwise([first, *starts, last]):
-            yield Entry(start, end, "row", lead=lead)
+            if drawn == "=" or _BAR.search(lines[start]):
+                yield Entry(start, end, "row", lead=lead)
+            else:
+                yield Entry(start, end)  # "(2 rows)"
 
 
 def _begun(signs: Sequence[str | None], entries: set[str | None]) -> Iterator[int]:
