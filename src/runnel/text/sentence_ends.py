@@ -128,7 +128,8 @@ _NO_END = tuple(
         ),
         # Ms. Ruiz, Ft. Worth
         (
-            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste|[Bb]v?d)\.\s+\Z",
+            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste|[Bb]v?d)"
+            r"\.\s+\Z",
             r"[A-Z]",
         ),
         # Univ. Press; but: at the Univ. The
