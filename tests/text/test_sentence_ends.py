@@ -59,6 +59,9 @@ ENGLISH = [
     "Sec. 4. A person may not do so. ¦See Sec. 4. ¦It applies.",
     "The CHAIRMAN. Let us begin. ¦Thank you.",
     'See "Item 1A. Risk Factors" and Note 14. ¦The rest follows.',
+    "    Ms. Garcia. They leak. ¦The Chairman. ¦They do.",
+    "Did you see it? ¦No. ¦I did not. ¦He said no. ¦Ana left. ¦Room No. I is on the left.",
+    "Under § 7 para. 2 and Art. 6 para. 1 lit. b) it lapses. ¦The rest stays.",
     # months, times of day, acronyms
     "Volumes fell in May. ¦Loans grew in Aug. and Sept. ¦They fell in Dec. ¦It was cold.",
     "It runs until Jan. ¦Either party may end it by 31 Dec. ¦Rent is due by Aug. 3 and Fri. ¦Ann knew.",
@@ -102,9 +105,19 @@ OTHERS = [
         "es",
         "Llegó a las 5 p. m. del 3 de mayo. ¦Lo dijo D. Manuel. ¦Véase la pág. 27, párr. 2. ¦El fin.",
     ),
+    (
+        "de",
+        "Der Vertrag v. 1. Jan. 2020 endet. ¦Gem\u00e4\u00df Art. 6 Abs. 1 lit. b) gilt er. ¦Gut.",
+    ),
+    (
+        "es",
+        "Dijo que no. ¦Luego se fue. ¦Seg\u00fan el art. 2, inc. b), no. ¦Est\u00e1 en el no. 5.",
+    ),
+    ("fr", "Le 3 janv. 2020 il vint au 5 bd. Foch. \u00a6Il partit en d\u00e9c. 2021."),
     ("es", "—¿Viene usted? —preguntó ella. ¦—Sí. ¦«Qué bien», pensó. ¦Son aprox. 400."),
     # a letter or a Roman number that begins a block
     ("en", "Q.   And where were you? ¦It was late."),
+    ("en", " 3          A.   In the pump room. ¦The alarm rang."),
     ("en", "A.   In the pump room. ¦The alarm rang."),
     ("en", "A. The tenant pays. ¦It does."),
     ("en", "II. Term of the lease"),

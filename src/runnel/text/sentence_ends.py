@@ -86,9 +86,13 @@ _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|P
 # For `sentences.py`: a label at the start of a block that is no sentence of its own: a section's
 # number, a speaker, a letter.
 LABEL = (
-    rf"(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\.|(?:[A-Z]|[IVXL]{{2,6}}|[ivxl]{{2,5}})\."
+    # after the number of a line in a transcript
+    rf"(?:\d{{1,2}}[ \t]{{2,}})?(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\."
+    r"|(?:[A-Z]|[IVXL]{2,6}|[ivxl]{2,5})\."
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chairman|Chair|Judge|Justice)"
-    r"[ \t]+[A-Z][A-Z'-]{2,}\.)[ \t]+\S"
+    r"[ \t]+[A-Z][A-Z'-]{2,}\.|The[ ](?:Chair\w*|President|Speaker|Clerk|Witness)\."
+    r"|(?:(?:Mrs?|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chair\w*|Judge|Justice)[ ][A-Z][\w'-]+\.)"
+    r"[ \t]+\S"
 )
 # Pairs of patterns: the first must match the text before a place, the second the text after it. The
 # second one is tried first.
@@ -109,6 +113,15 @@ _NO_END = tuple(
         (r"[.!?\u2026]\s+\Z", rf"[\u2013\u2014-]\s?{_LOWER}"),
         # an abbreviation and its number: Eq. 4, Nos. (2) and (3); Exh. A, Vol. IV; vol. IV, fig. B
         (rf"(?<![\w.])(?<!\d\s)(?:{_NUMBERED})\.\s+\Z", r"[\d(\[\u00a7#]"),
+        (
+            r"\d[\w()]*,? (?:[Pp]aras?|[Aa]rts?|[Ss]ubsecs?|[Aa]bs|[Nn]r|lit)\.\s+\Z",
+            r"[\d(]|[a-z]\)",
+        ),
+        (
+            r"\b(?:[Ll]it|[Ii]nc|[Aa]rt|[Aa]l|[Nn]r|[Nn]\u00fam|[Ll]et|[Bb]uchst|[Ss]ubsec|[Pp]ara)"
+            r"\.\s+\Z",
+            r"[a-z]\)",
+        ),
         (rf"(?<![\w.])(?=[A-Z]\w)(?!No)(?:{_NUMBERED})\.\s+\Z", r"[IVXLC]+\b|[A-Z]\b"),
         (
             rf"(?<![\w.])(?=[a-z]\w)(?!no)(?:{_NUMBERED})\.\s+\Z",
@@ -116,7 +129,8 @@ _NO_END = tuple(
         ),
         # Ms. Ruiz, Ft. Worth
         (
-            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste)\.\s+\Z",
+            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste|[Bb]v?d)"
+            r"\.\s+\Z",
             r"[A-Z]",
         ),
         # Univ. Press; but: at the Univ. The
@@ -174,15 +188,19 @@ _ORDINALS = (
         re.compile(r"(?<![\w.,])(?<!\.\s)\d{1,2}\.\s+\Z"),
         re.compile(rf"(?!(?:{_GERMAN_OPENERS})\b)"),
     ),
+    (  # v. 1. Jan. 2020
+        re.compile(r"(?<!\w)\d{1,2}\.\s+\Z"),
+        re.compile(r"(?:Jan|Feb|M\u00e4r|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez)[^\W\d_]*\.?\s+\d"),
+    ),
 )
 # further abbreviations before a number, which are words in other languages
 _BEFORE_DIGITS = {
     language: ((re.compile(rf"(?<![\w.])(?:{words})\.\s+\Z"), re.compile(r"\d")),)
     for language, words in {
         "en": "misc|av|ste|circ",
-        "es": "eds?|inc|vers|prom|disp|exp",
-        "fr": "app|cat|vers|moy",
-        "it": "prot|civ|vers|sc|circ",
+        "es": "eds?|inc|vers|prom|disp|exp|ene|abr|ago|dic",
+        "fr": "app|cat|vers|moy|janv|f\u00e9vr|avr|juil|d\u00e9c",
+        "it": "prot|civ|vers|sc|circ|genn?|febbr|giu|lug|ott|dic",
         "nl": "sub|verg|hs|pct",
         "pl": "ok|pow|tab|pl|im|os|por|lp|m\\.in|t[jzn]|tzw|pok|wg",
     }.items()
@@ -223,7 +241,12 @@ _END = tuple(
         (r"[a-z\d_-]{2,}[/.][a-z]{1,4}\.\s+\Z", r""),  # in config.yaml. Edit it
         (r",\s(?:[A-Z]\.){2}\s+\Z", r"[A-Z]"),  # Washington, D.C. Congress met
         (r"\b(?:ff|no|usw)\.\s+\Z", rf"(?:{_GERMAN_OPENERS}|{_OPENERS})\b"),  # S. 3 ff. Die
-        (rf"(?<![\w.])No\.{_CLOSERS}*\s+\Z", rf"[A-Z]{_LOWER}"),  # Is it on? No. Go
+        # Is it on? No. Go; no. I did not
+        (
+            rf"(?<![\w.])[Nn]o\.{_CLOSERS}*\s+\Z",
+            rf"[A-Z]{_LOWER}|I(?:['\u2019]|\s(?:am|was|did|do|don|have|had|can|could|will|would"
+            r"|think|thought|never|just|only|know|knew|saw|said|went|got|remember)\b)",
+        ),
         (r"(?<!\w)[:;]-?[()DP]\s+\Z", r""),  # :)
         # a picture behind a word; one alone belongs to the sentence behind it
         (r"\w\s?[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]+\s+\Z", r""),

@@ -121,6 +121,8 @@ def test_numbers_of_styles_headings_legal_numbers_and_switching_off(tmp_path):
     [
         (3, "decimal", "3"),
         (3, "decimalZero", "03"),
+        (3, "001", "003"),
+        (1200, "001", "1200"),
         (28, "lowerLetter", "bb"),
         (26, "upperLetter", "Z"),
         (1994, "lowerRoman", "mcmxciv"),
@@ -161,6 +163,16 @@ def test_numbering_that_refers_to_nothing_and_bullets_give_no_number(tmp_path, n
     document = read(tmp_path, numbered("a", 1) + numbered("b", 1, 99), numbering=numbering)
     assert [text[-1] for text in texts(document)] == ["a", "b"] and document.warnings == ()
     assert texts(document)[1] == "b"
+
+
+def test_a_format_of_numbers_of_its_own_has_its_zeros(tmp_path):
+    own = '<mc:Choice><w:numFmt w:val="custom" w:format="001, 002, 003, ..."/></mc:Choice>'
+    other = '<mc:Fallback><w:numFmt w:val="decimal"/></mc:Fallback>'
+    plain_level = '<w:numFmt w:val="decimal"/>'
+    for choice, number in ((own, "001"), ("<mc:Choice/>", "1")):
+        either = f"<mc:AlternateContent>{choice}{other}</mc:AlternateContent>"
+        numbering = abstract(0, level(0, "No. %1").replace(plain_level, either)) + instance(1, 0)
+        assert texts(read(tmp_path, numbered("x", 1), numbering=numbering)) == [f"No. {number} x"]
 
 
 def test_hidden_and_deleted_paragraphs_are_not_counted(tmp_path):
@@ -207,6 +219,19 @@ def test_symbols_are_read_and_unknown_ones_are_reported(tmp_path):
     assert read(tmp_path, p(run("\u00fc", fonts) + run(" done"))).text == "\u2713 done"
     document = read(tmp_path, p(sym("Nobody's", "F041") + sym("Symbol", "x") + run(" end")))
     assert document.text == "\ufffd\ufffd end" and "2" in document.warnings[0]
+
+
+def test_text_before_a_deleted_end_stays_in_its_cell_and_before_a_table(tmp_path):
+    end = "<w:rPr><w:del/></w:rPr>"
+    table = row(cell(p("a", end)), "1") + row("b", cell(p("2", end)))
+    document = read(tmp_path, p("Before.", end) + f"<w:tbl>{table}</w:tbl>" + p("After."))
+    assert texts(document) == ["Before.", "a | 1", "b | 2", "After."]
+
+
+def test_a_deleted_row_is_not_called_hidden(tmp_path):
+    rows = row("a", "1") + row("b", "2", properties="<w:del/>")
+    document = read(tmp_path, f"<w:tbl>{rows}</w:tbl>")
+    assert texts(document) == ["a | 1"] and document.warnings == ()
 
 
 def test_moved_deleted_and_hidden_text(tmp_path):
@@ -346,6 +371,17 @@ def test_notes_have_their_mark_in_brackets(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("place", ["body", "settings"])
+def test_notes_are_numbered_as_the_section_or_the_settings_say(tmp_path, place):
+    form = '<w:footnotePr><w:numFmt w:val="lowerLetter"/><w:numStart w:val="5"/></w:footnotePr>'
+    section = f"<w:sectPr>{form if place == 'body' else ''}</w:sectPr>"
+    body = p(run("old") + reference(1)) + p(run("new") + reference(2)) + section
+    notes = note(1, "A.") + note(2, "B.")
+    parts = {"settings": form if place == "settings" else ""}
+    document = read(tmp_path, body, footnotes=notes, **parts)
+    assert texts(document) == ["old[e]", "new[f]", "[e] A.", "[f] B."]
+
+
 def test_raised_marks_are_apart_and_powers_stay(tmp_path):
     raised = '<w:vertAlign w:val="superscript"/>'
     styles = style("Up", "up", f"<w:rPr>{raised}</w:rPr>", kind="character")
@@ -409,6 +445,20 @@ def test_a_table_knows_its_caption_and_columns_and_merged_cells_have_their_value
     figure = p("Figure 1: A house", '<w:pStyle w:val="Cap"/>')
     document = read(tmp_path, f"{figure}<w:tbl>{table}</w:tbl>", styles=styles)
     assert leads(document)[rows[0]][0] == ""
+
+
+def test_a_title_between_rows_that_begins_like_the_one_above_them_takes_its_place(tmp_path):
+    wide = '<w:gridSpan w:val="3"/>'
+    rows = (row("Item", "Limit", "Unit"), row("Noise", "80", "dB"), row("Doors", "2", "m"))
+    names = ("Item", "Limit", "Unit")
+    for title, below in (("Part B: Fire", "Part B: Fire"), ("Others", "Part A: Noise")):
+        titles = [row(cell(text, wide)) for text in ("Part A: Noise", title)]
+        body = f"<w:tbl>{titles[0]}{rows[0]}{rows[1]}{titles[1]}{rows[2]}</w:tbl>"
+        found = {
+            text: (lead[0].strip(), *lead[1:]) for text, lead in leads(read(tmp_path, body)).items()
+        }
+        assert found["Noise | 80 | dB"] == ("Part A: Noise", *names)
+        assert found["Doors | 2 | m"] == (below, *names)
 
 
 def test_a_heading_is_no_part_of_a_row_and_prose_in_tables_is_prose(tmp_path):

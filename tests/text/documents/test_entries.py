@@ -154,11 +154,18 @@ def test_a_line_that_continues_an_entry_belongs_to_it():
             "Senator JONES. All of them?",
             "Mr. LEE. Yes, sir.",
         ],
+        [  # as it is printed, each turn indented
+            "    The Chairman. The committee will come to order. We have\nthree witnesses.",
+            "    Senator Jones. Thank you. I want to ask about\nthe pumps.",
+            "    Ms. Lee. They were replaced in 2019.",
+            "    Senator Jones. All of them?",
+            "    Ms. Lee. Yes, sir.",
+        ],
     ],
 )
 def test_turns_of_chats_and_hearings_begin_with_the_speaker(turns):
-    assert lines("\n".join(turns)) == turns
-    assert lines("\n\n".join(turns)) == turns
+    entries = [turn.strip() for turn in turns]
+    assert lines("\n".join(turns)) == lines("\n\n".join(turns)) == entries
 
 
 def test_settings_are_below_the_names_of_their_sections():
@@ -204,6 +211,63 @@ def test_settings_are_below_the_names_of_their_sections():
     }
 
 
+def test_a_table_below_a_key_is_read_row_by_row():
+    document = plain(
+        "Name:    worker-1\nNode:    node-3\nEvents:\n"
+        "  Type     Reason   From\n  Warning  BackOff  kubelet\n  Normal   Pulled   kubelet\n"
+    )
+    rows = {document.text[b.start : b.end]: b.headings for b in document.blocks[-3:]}
+    assert rows == {
+        "Type     Reason   From": ("Events",),
+        "Warning  BackOff  kubelet": ("Events",),
+        "Normal   Pulled   kubelet": ("Events",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        (
+            "IllegalStateException: stock is negative\n\tat a.Stock.take(Stock.java:4)\n"
+            "\tat a.Order.post(Order.java:7)\nCaused by: b.SQLException: deadlock\n"
+            "\tat b.Driver.run(Driver.java:1)\n\t... 14 more",
+            [
+                "IllegalStateException: stock is negative",
+                "at a.Stock.take(Stock.java:4)",
+                "at a.Order.post(Order.java:7)",
+                "Caused by: b.SQLException: deadlock",
+                "at b.Driver.run(Driver.java:1)\n\t... 14 more",
+            ],
+        ),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 3, in take\n    put(x)\n'
+            '  File "b.py", line 7, in put\n    raise ValueError\nValueError: stock is negative',
+            [
+                "Traceback (most recent call last):",
+                'File "a.py", line 3, in take\n    put(x)',
+                'File "b.py", line 7, in put\n    raise ValueError',
+                "ValueError: stock is negative",
+            ],
+        ),
+        (
+            "TypeError: x is null\n    at take (/app/a.js:3:7)\n    at async Order.post (/app/b.js:7:1)",
+            [
+                "TypeError: x is null",
+                "at take (/app/a.js:3:7)",
+                "at async Order.post (/app/b.js:7:1)",
+            ],
+        ),
+    ],
+)
+def test_each_call_of_a_trace_is_an_entry(text, entries):
+    assert lines(text) == entries
+
+
+def test_a_line_after_a_backslash_continues_the_line_above():
+    entries = ["FROM python:3.12", "RUN make \\\n    && make test", "WORKDIR /app", "EXPOSE 8080"]
+    assert lines("\n".join(entries)) == entries
+
+
 def test_a_record_of_several_lines_is_one_entry():
     records = ["Name: Ana\nPhone: 1\nCity: Leeds", "Name: Bob\nPhone: 2\nCity: York"]
     assert lines("\n\n".join(records)) == records
@@ -245,6 +309,16 @@ def test_long_logs_and_lines_take_time_in_proportion():
                 "03/01/2026 08:12\nwoke up",
                 "03/01/2026 09:00\nate",
                 "03/01/2026 09:30\nleft the house",
+            ],
+        ),
+        # a name above a day and a time
+        (
+            "Ana Lind\n30.11.2026 10:42\nwho has it\n\nBo Crane\n30.11.2026 10:43\nreception\n\n"
+            "Ana Lind\n30.11.2026 10:50\nok",
+            [
+                "Ana Lind\n30.11.2026 10:42\nwho has it",
+                "Bo Crane\n30.11.2026 10:43\nreception",
+                "Ana Lind\n30.11.2026 10:50\nok",
             ],
         ),
         # a day without a year
@@ -298,6 +372,15 @@ def test_a_row_in_columns_has_the_indented_lines_below_it():
         "tmpfs /tmp tmpfs size=2G 0 0\n/swapfile none swap sw 0 0",
         "MSH|^~\\&|LAB|HOSP|202405011200\nPID|1||555-44||BERG^ANN\nOBX|1|SN|1554-5||^182|mg/dl",
         "(A) the lessee keeps the fence in good repair at his own cost\n(B) the owner pays for water",
+        # tables of cron, packages, hosts, results of tests
+        "# m h day month weekday\n0 5 * * 1 tar -zcf /var/home.tgz /home\n*/15 8-18 * * mon-fri sync\n"
+        "@reboot /bin/pump",
+        "numpy>=1.26\nrequests[socks]~=2.31  # proxies\n-e git+https://example.org/x.git\nscipy<2",
+        "127.0.0.1\tlocalhost\n10.0.0.7\tdb.example db\n::1\tip6-localhost ip6-loopback",
+        "I, [2026-05-01T12:00:07.123 #4]  INFO -- : began\nE, [2026-05-01T12:00:08.1 #4] ERROR -- : x",
+        "a_test.py:17: AssertionError\n========= summary =========\nFAILED a_test.py::one - 0 == 1\n"
+        "========= 1 failed in 0.1s =========",
+        "ok 1 - opens\nnot ok 2 - closes\nok 3 - waits",
         "Annex – the small building behind the main house\nBoiler – what heats the water of both\n"
         "Valve V-12 – what closes the supply of the annex, painted red",
     ],
@@ -319,6 +402,12 @@ def test_each_line_of_calendars_recipes_of_images_and_glossaries_is_an_entry(tex
         ),
         ("====  ===\nName  Age\n====  ===\nAna   30\n      x\nBob   41\n====  ===", ("Name Age",)),
         ("+---+---+\n| A | 3 |\n+---+---+\n| B | 4 |\n+---+---+", ()),
+        # what MySQL and psql print
+        (
+            "+-----+-----+\n| N   | Age |\n+-----+-----+\n| Ana |  30 |\n| Bob |  41 |\n+-----+-----+",
+            ("", "N", "Age", ""),
+        ),
+        (" N   | Age\n-----+-----\n Ana |  30\n Bob |  41", ("N", "Age")),
         ("====  ===\nAna   30\nBob   41\n====  ===", ()),
     ],
 )
@@ -328,6 +417,23 @@ def test_tables_of_org_and_restructuredtext_are_rows_that_know_their_names(table
     assert [block.lead for block in rows] == [("", *names) if names else ()] * 2
     assert [kind for kind, _ in shown(document)].count("heads") == bool(names)
     assert "".join(words for _, words in shown(document)).count("Ana") == table.count("Ana")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "+-----+-----+\n| N   | Age |\n+-----+-----+\n| Ana |  30 |\n| Bob |  41 |\n+-----+-----+",
+        " N   | Age\n-----+-----\n Ana |  30\n Bob |  41",
+    ],
+)
+def test_the_count_below_the_result_of_a_query_is_no_row(table):
+    document = plain(f"{table}\n(2 rows)")
+    assert len(leads(document)) == 2 and shown(document)[-1] == ("line", "(2 rows)")
+
+
+def test_lines_without_cells_in_a_drawn_table_are_no_error():
+    document = plain("+---+---+\n| A | 3 |\n+---+---+\nfoo\nbar\n+---+---+")
+    assert "foo\nbar" in document.text
 
 
 def test_a_table_of_org_has_its_caption_and_what_is_above_it_is_none_of_its_rows():

@@ -400,3 +400,32 @@ def test_a_bold_first_row_names_the_columns():
         document = html(f"<table><tr>{names}</tr>{rows}</table>")
         assert leads(document)["Main | red"] == ("", "Door", "Code")
     assert not leads(html(f"<table><tr><td><b>Door</b><td>Code</tr>{rows}</table>"))
+
+
+def test_rows_of_other_elements_are_rows_by_their_role():
+    cells = '<span role="{0}">{1}</span><span role="{0}">{2}</span>'
+    rows = (
+        cells.format(role, *words)
+        for role, *words in (("columnheader", "House", "Rent"), ("gridcell", "Birch", "400"))
+    )
+    page = "".join(f'<div role="row">{row}</div>' for row in rows)
+    for role in ("table", "grid"):
+        document = html(f'<div role="{role}">{page}</div><p>After.</p>')
+        assert leads(document) == {"Birch | 400": ("", "House", "Rent")}
+        assert shown(document)[-1] == ("paragraph", "After.")
+    assert html(page + "<p>After.</p>").text.endswith("After.")
+
+
+def test_a_cell_may_reach_down_to_the_last_row():
+    table = "<tr><th>a<th>b<tr><td rowspan=0>x<td>1<tr><td>2<tr><td>3"
+    assert list(leads(html(f"<table>{table}</table>"))) == ["x | 1", "x | 2", "x | 3"]
+
+
+def test_styles_of_the_page_raise_marks_of_notes():
+    style = (
+        "<style>.n { font-size: 70%; vertical-align: super } i.n { vertical-align: sub }</style>"
+    )
+    page = '<p>Built in 1931<span class="n">4</span>, x<i class="n">2</i>.</p>'
+    assert html(style + page).text == "Built in 1931[4], x2."
+    off = "<style>.n { vertical-align: baseline }</style>"
+    assert "[" not in html(style + off + page).text

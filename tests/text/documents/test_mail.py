@@ -74,6 +74,25 @@ def test_plain_text_is_preferred_and_attachments_are_named(read):
     assert ("paragraph", "Only html.") in shown(read(made))
 
 
+def test_html_is_read_if_the_plain_text_is_empty_or_only_points_to_it(read):
+    for plain in (" \n", "This message needs an HTML viewer.\n"):
+        made = message(body=plain)
+        made.add_alternative("<p>The code is 7741.</p>", subtype="html")
+        document = read(made)
+        assert shown(document)[-1] == ("paragraph", "The code is 7741.") and not document.warnings
+        assert read(message(body=plain)).text.strip().endswith(plain.strip())
+
+
+def test_an_encrypted_message_is_named(read):
+    content = (
+        b"Subject: Code\nContent-Type: application/pkcs7-mime; name=smime.p7m\n"
+        b"Content-Transfer-Encoding: base64\n\nMIAGCSqGSIb3DQEHA6CA\n"
+    )
+    document = read(content)
+    assert shown(document) == [("heading", "Code"), ("line", "Attachments: smime.p7m")]
+    assert len(document.warnings) == 2
+
+
 def test_a_mail_without_a_body_and_one_of_unknown_encoding(read):
     for made in (message(body=None), message(body="\n")):
         document = read(made)

@@ -565,6 +565,32 @@ def test_turned_text_is_read_as_it_is_seen(read, angle, turned):
     ]
 
 
+COURIER = b"<< /Type /Font /Subtype /Type1 /Encoding /WinAnsiEncoding /BaseFont /Courier >>"
+VERTICAL = (
+    b"<< /Type /Font /Subtype /Type0 /BaseFont /HeiseiMin-W3 /Encoding /UniJIS-UCS2-V"
+    b" /DescendantFonts [<< /Type /Font /Subtype /CIDFontType0 /BaseFont /HeiseiMin-W3"
+    b" /CIDSystemInfo << /Registry (Adobe) /Ordering (Japan1) /Supplement 2 >> /DW 1000 >>] >>"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "gap"),
+    [
+        (["本製品の保証期間は購入日から二年", "間です。保証を受けるには領収書"], 24),
+        (["保証期間は購入日", "から二年間です。", "保証を受けるには領収"], 30),
+    ],
+)
+def test_lines_of_vertical_text_that_pdfium_does_not_read_are_reported(tmp_path, lines, gap):
+    shapes = [
+        f"BT /F5 12 Tf 1 0 0 1 {400 - gap * number} 700 Tm <{line.encode('utf-16-be').hex()}> Tj ET"
+        for number, line in enumerate(lines)
+    ]
+    (tmp_path / "a.pdf").write_bytes(drawn_pdf([shapes]).replace(COURIER, VERTICAL))
+    document = check(read_pdf(tmp_path / "a.pdf", Limits()))
+    lost = [line for line in lines if line not in "".join(document.text.split())]
+    assert lost and ["1" in warning for warning in document.warnings] == [True]
+
+
 def test_a_label_at_the_side_does_not_stand_between_lines(read):
     side = Placed(30, 640, "Figure axis", angle=90)
     assert flat(read([[*column(60, EAST)[:2], side, *column(60, EAST)[2:]]])) == (

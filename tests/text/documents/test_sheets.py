@@ -1,6 +1,7 @@
 """Spreadsheets: tables with their titles and names, merged and empty cells, formats of numbers."""
 
 import datetime
+import zipfile
 
 import openpyxl
 import pytest
@@ -143,6 +144,46 @@ def test_values_are_read_as_they_are_shown(tmp_path, book, value, form, text):
     book.active["A1"] = value
     book.active["A1"].number_format = form
     assert rows(read(tmp_path, book)) == [text]
+
+
+def test_months_name_columns(tmp_path, book):
+    sheet = book.active
+    sheet.append(["Month", datetime.date(2026, 1, 1), datetime.date(2026, 2, 1)])
+    sheet.append(["Rent", 10, 20])
+    for place, form in (("B1", "mmm-yy"), ("C1", "[$-409]mmmm yyyy")):
+        sheet[place].number_format = form
+    lead = ("", "Month", "2026-01", "2026-02")
+    assert leads(read(tmp_path, book)) == {"Rent | 10 | 20": lead}
+
+
+def test_rows_of_a_pivot_table_know_the_label_above(tmp_path, book):
+    for row in (
+        ["Region", "Product", "Sales"],
+        ["North", "Pumps", 12],
+        [None, "Valves", 7],
+        ["North Total", None, 19],
+        ["South", "Pumps", 3],
+        [None, "Pipes", None],
+    ):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    place = '<location ref="A1:C6" firstHeaderRow="1" firstDataRow="1" firstDataCol="2"/>'
+    link = (
+        '<Relationship Id="rId1" Type="http://schemas.openxmlformats.org/officeDocument/2006/'
+        'relationships/pivotTable" Target="../pivotTables/pivotTable1.xml"/>'
+    )
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "a") as archive:
+        archive.writestr("xl/pivotTables/pivotTable1.xml", f"<pivotTable>{place}</pivotTable>")
+        archive.writestr(
+            "xl/worksheets/_rels/sheet1.xml.rels", f"<Relationships>{link}</Relationships>"
+        )
+    assert rows(read_zip(read_xlsx, tmp_path / "a.xlsx"))[1:] == [
+        "North | Pumps | 12",
+        "North | Valves | 7",
+        "North Total |  | 19",
+        "South | Pumps | 3",
+        "South | Pipes |",
+    ]
 
 
 def test_a_merged_cell_cannot_fill_the_memory(tmp_path, book):

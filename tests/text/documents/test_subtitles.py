@@ -51,6 +51,16 @@ def test_lines_that_roll_are_read_once_and_a_pause_ends_a_block():
     assert spoken(vtt) == [("00:00:01", "hello and welcome to the show"), ("00:01:05", "later")]
 
 
+def test_lines_that_roll_are_read_once_also_without_the_times_of_their_words():
+    times = "00:00:0{},000 --> 00:00:0{},000"
+    shown = ["hello and welcome", "hello and welcome", "hello and welcome\nto the show"]
+    shown += ["to the show", "to the show\nthe show is new"]
+    cues = (f"{n}\n{times.format(n, n + 1)}\n{lines}\n\n" for n, lines in enumerate(shown, 1))
+    assert spoken("".join(cues)) == [("00:00:01", "hello and welcome to the show the show is new")]
+    song = (f"{n}\n{times.format(n, n + 1)}\n{line}\n\n" for n, line in enumerate("abbcdef", 1))
+    assert spoken("".join(song)) == [("00:00:01", "a b b c d e f")]
+
+
 def test_a_file_without_cues_is_plain_text():
     document = check(read_subtitles(Decoded("no cues here", "utf-8")))
     assert (document.kind, document.text) == ("txt", "no cues here") and document.warnings

@@ -8,7 +8,7 @@ from runnel.text.documents.table import add_rows, row_words
 
 def rows_of(rows: list[list[str]], *, heads: int = 0, caption: str = "") -> DocumentText:
     canonical = Canonical()
-    add_rows(canonical, rows, [None] * len(rows), heads=heads, caption=caption)
+    add_rows(canonical, rows, [None] * len(rows), heads=heads, captions=[caption] * len(rows))
     return canonical.finish("docx")
 
 

@@ -14,7 +14,6 @@ Names in quotes are Word's elements: "p" is a paragraph, "r" a run of text in on
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
@@ -22,7 +21,7 @@ from runnel.files import decode
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
 from runnel.text.documents.html import add_page
-from runnel.text.documents.numbering import Numbering, numeral
+from runnel.text.documents.numbering import Numbering, integer, numeral
 from runnel.text.documents.office import Run, length_of, paragraphs
 from runnel.text.documents.parts import (
     Archive,
@@ -77,7 +76,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     links = related(archive, main)
     parts = {kind: name for kind, name in links.values()}
     canonical = Canonical(limits=limits)
-    document = _Document(canonical, archive, links, parts)
+    document = _Document(canonical, archive, links, parts, body.find("{*}sectPr"))
     document.read(body, pages=body.find(".//{*}lastRenderedPageBreak") is not None)
     pages = document.flow.page
     document.flow.page = None
@@ -163,6 +162,7 @@ class _Document:
         archive: Archive,
         links: dict[str, tuple[str, str]],
         parts: dict[str, str],
+        section: Element | None,
     ) -> None:
         def part(kind: str) -> Element | None:
             return parse(archive, parts[kind]) if kind in parts else None
@@ -177,12 +177,24 @@ class _Document:
         self.numbering = Numbering(
             part("numbering"), language or value_of(settings, "themeFontLang") or "en"
         )
+        # the last section may say how all notes are numbered
         self.forms = {
-            note: value_of(settings, f"{note}Pr/numFmt") or form for note, form in _FORMS.items()
+            note: value_of(section, f"{note}Pr/numFmt")
+            or value_of(settings, f"{note}Pr/numFmt")
+            or form
+            for note, form in _FORMS.items()
         }
         self.flow = Flow()
         self.notes: dict[tuple[str, str], str] = {}  # the marks of notes that are referred to
-        self._numbered: Counter[str] = Counter()  # how many notes there are, by kind
+        # the number of the last note, by kind
+        self._numbered = {
+            note: integer(
+                value_of(section, f"{note}Pr/numStart") or value_of(settings, f"{note}Pr/numStart"),
+                1,
+            )
+            - 1
+            for note in _FORMS
+        }
         self.unknown = 0  # how many symbols are unknown
         self._style = ""  # the style of the open paragraph
         colored = settings is not None and settings.find("{*}displayBackgroundShape") is not None
@@ -205,6 +217,9 @@ class _Document:
             root, self._is_left_out, self._format_of, self._written
         ):
             name = tag(element)
+            if kept and event != "text" and name in ("tbl", "tc"):  # which nothing goes on over
+                self.flow.add(kept)
+                kept = ""
             if event == "text" and _loses_end(element):
                 kept += text
             elif event == "text":
@@ -240,7 +255,8 @@ class _Document:
             # also an empty field of a form, with the advice to fill it
             states = (element.find(path) for path in _UNSHOWN[name])
             unshown = any(state is not None and _is_on(state) for state in states)
-            self.canonical.omitted["hidden"] += unshown and name == "tr" and length_of(element)
+            if unshown and element.find(_UNSHOWN["tr"][1]) is not None:
+                self.canonical.omitted["hidden"] += length_of(element)
             return unshown
         return False
 

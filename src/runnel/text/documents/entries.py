@@ -30,19 +30,19 @@ from runnel.text.documents.headings import ITEM
 _LOOK = 200  # how many characters of a line are looked at
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DATE = (
-    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ])?\d{4}[-/.]\d\d?[-/.]\d\d?"
+    r"(?:(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ])?\d{4}[-/.]\d\d?[-/.]\d\d?"
     r"|\d{8}[T _-]\d{4}|\d\d?[-/.]\d\d?[-/.]\d{2,4}"
     r"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?[ ]+)?"
     r"(?:\d\d?\.?[ ][^\W\d_]{3,10}\.?[ ]\d{4}\b"
     rf"|\d\d?[- /]{_MONTH}[- /:]\d{{2,4}}|{_MONTH}[ ]+\d\d?,?[ ]+\d)"
-    r"|\d\d?[/.]\d\d?\.?,?[ ]\d\d?:\d\d"
+    r"|\d\d?[/.]\d\d?\.?,?[ ]\d\d?:\d\d)"
 )
 _TIME = r"\d\d?:\d\d(?::\d\d)?(?![\d:])"
 _HALF = r"(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?"  # of the day
 # the levels of logs
 _LEVEL = (
     "TRACE|DEBUG|INFO|INFORMATION|NOTICE|WARN|WARNING|ERR|ERROR|SEVERE|FATAL|CRITICAL|CRIT|ALERT"
-    "|EMERG|PANIC|VERBOSE"
+    "|EMERG|PANIC|VERBOSE|FAIL|FAILED|PASS|PASSED|SKIP|SKIPPED|XFAIL|XPASS"
 )
 _WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
 # How lines begin: the sign of the line, which is what the lines of a paragraph have in common, an
@@ -56,9 +56,31 @@ LINES = (
     ),
     ("stamp", "2024-05-01 12:00:07 began", rf"[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)"),
     ("stamp", "[   12.345678] usb 1-1: new device", r"\[[ ]*\d+\.\d+\]"),
+    (
+        "stamp",
+        "Ana Lind (2024-05-01, 12:00): yes",
+        rf"[^\W\d][^\n:()\[\]]{{0,40}}[ ][(\[]{_DATE}[,\sT]+{_TIME}{_HALF}[)\]]:",
+    ),
+    ("stamp", "I, [2024-05-01T12:00:07 #4]  INFO -- : began", rf"[A-Z],[ ]\[{_DATE}"),
+    ("frame", "at com.acme.Stock.take(Stock.java:44)", r"at[ ](?:(?:async|new)[ ])?[^\s(]+[ ]?\("),
+    ("frame", 'File "stock.py", line 44, in take', r"File[ ]\"[^\"]+\",[ ]line[ ]\d"),
     ("level", "WARN disk is full", rf"[\[(<]?(?:{_LEVEL})\b(?![ ]?=)"),
     ("bracket", "[net] link is up", rf"\[[^\]]{{1,60}}\](?![ ]*{_TIME}\s*\Z)[ ]*[^\s\]]"),
+    ("level", "--- FAIL: TestTake (0.00s)", r"[-=]{3}[ ]+(?:FAIL|PASS|SKIP|RUN)\b"),
+    ("level", "not ok 2 - closes", r"(?:not[ ])?ok[ ](?:\d+[ ]|[ \t]{2})"),
+    (
+        "bracket",
+        "===== FAILURES =====",
+        r"(?:={3,}|_{3,}|-{3,})[ ].{1,80}[ ](?:={3,}|_{3,}|-{3,})\s*\Z",
+    ),
     ("bracket", "10.0.0.7 - no answer", r"\d{1,3}(?:\.\d{1,3}){3}\b"),
+    ("bracket", "::1 localhost", r"(?=\S*::)[\da-fA-F:]{2,39}[ \t]"),
+    ("bracket", "*/15 * * * * /bin/sync", r"(?:[\d*][\d*,/-]*[ \t]+){4}[\w*,/-]+[ \t]+\S|@\w+[ ]/"),
+    (
+        "bracket",
+        "numpy>=1.26",
+        r"[A-Za-z][\w.-]*(?:\[[\w,-]+\])?[ ]?(?:[<>=~!]=|[<>]|;[ ]python_)[ ]?[\dv]|-[er][ ]\S",
+    ),
     ("bracket", '{"level": "info"}', r"\{\""),
     ("bracket", "(A) call Ana", r"\([A-Z]\)[ ]\S"),
     ("bracket", "host - - [10/Oct/2024:13:55:36] GET", r"\S{1,80}[ ]\S+[ ]\S+[ ]\[\d\d?/"),
@@ -99,18 +121,25 @@ _SIGN = re.compile(
 # ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
 _TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}{_HALF}[\])]?:?\s*\Z")
 _TIMED_CHARS = 40
-# begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
+# begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "; indented
+# also "    Senator Lee. "
 TURN = (
     r"[QA][.:][ \t]+|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:(?!\S)"
     r"|[A-Z][A-Z'-]{2,}\.[ \t]+(?=[A-Z])"
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chair\w*|Judge|Justice)"
     r"[ \t]+[A-Z][A-Z'-]{2,}\."
 )
-_TURN = re.compile(TURN)
+_TURN = re.compile(
+    rf"{TURN}|[ ]{{2,8}}(?:The[ ](?:Chair\w*|President|Speaker|Clerk|Witness)"
+    r"|(?:(?:Mrs?|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chair\w*|Judge|Justice)[ ][A-Z][\w'-]+)"
+    r"\.[ ]+(?=[A-Z])"
+)
 _SPOKEN = re.compile(r"[^:=]{1,60}:(?!\S)")
 # the signs of logs and chats
 _OF_LOGS = ("stamp", "timed", "below", "level", "bracket", "speaker")
 _COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t|[ ]?\.{2,}[ ])[^\s.]")  # also "Valve ... 7"
+# a row of a table below a key: wide gaps, or several of two spaces
+_ROW = re.compile(r"\s+\S+(?:[ ]\S+)*+(?:[ ]{3,}|\t|[ ]{2}\S+(?:[ ]\S+)*+[ ]{2,})\S")
 _ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
 _STOP = re.compile(r"(?<!\s)[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
 _TERM = re.compile(r"(?![-*+\u2022])\S+(?:[ ]\S+){0,3}[ ][-\u2013\u2014][ ]\S")  # and its meaning
@@ -131,6 +160,7 @@ _CLEAR = 0.6  # the least share of the lines of a paragraph that begin like entr
 _SHARES = {"stamp": 1 / 3, "timed": 0.2, "below": 0.2}
 # the least share of lines with keys among all lines of settings, indented ones included
 _INDENTED = 0.4
+_FRAMES = 0.25  # the least share of frames in a trace of calls, each with lines of the program
 _CODES = 0.8  # the least share of lines that are alike, of signs that prose has too, such as codes
 _FEW = 3  # the fewest lines that begin alike
 _TURNS = 4  # the fewest turns of speakers of a dialogue
@@ -143,8 +173,12 @@ _VERSE = 20
 _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
-# a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ===="
-_RULE = re.compile(r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++)\s*+")
+# a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ====", of
+# psql "----+----"
+_RULE = re.compile(
+    r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++|-{2,}+(?:\+-{2,}+)++)\s*+"
+)
+_CELL = re.compile(r"\s*\|[ \t]*[^\s|]")  # the first one, with text
 _BAR = re.compile(r"(?<!\\)\|")
 _CAPTION = re.compile(r"\s*#\+CAPTION:\s*", re.IGNORECASE)  # above a table of Org
 SECTIONS = 20  # level of the name of a section, below all titles
@@ -267,13 +301,17 @@ class Entries:
         # 5. Settings in braces, or tasks.
         if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
             return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
-        # 6. Lines with one sign. Prose has keys, which 4 has tried, and codes, which need more.
+        # 6. A trace of calls: its frames, and what is not indented.
+        if signs.count("frame") >= max(2, _FRAMES * len(lines)):
+            starts = (n for n, line in enumerate(lines) if signs[n] == "frame" or line[0] > " ")
+            return _from(starts, len(lines))
+        # 7. Lines with one sign. Prose has keys, which 4 has tried, and codes, which need more.
         if main not in ("key", "code") and count >= max(2, _CLEAR * base):
             return _from(_begun(signs, {main}), len(lines))
-        # 7. Lines with codes, or with several signs.
+        # 8. Lines with codes, or with several signs.
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
             return _from(_begun(signs, set(counts)), len(lines))
-        # 8. Columns. A line without columns belongs to the row above it if it is indented.
+        # 9. Columns. A line without columns belongs to the row above it if it is indented.
         outer = [line for line in lines if not line[0].isspace()] or lines
         columns = sum(_COLUMNS.search(line) is not None for line in outer)
         if columns >= max(_FEW, _CODES * len(outer)) and not any(map(_ITEM.match, outer)):
@@ -285,9 +323,10 @@ class Entries:
                 ),
                 len(lines),
             )
-        # 9. Rows of a table or of a list.
+        # 10. Rows of a table or of a list, but not what a backslash before it continues.
         rows = len(lines) >= _FEW and _are_rows(lines)
-        return _from(range(len(lines)), len(lines)) if rows else []
+        starts = (n for n in range(len(lines)) if not lines[n - 1].endswith("\\"))
+        return _from(starts, len(lines)) if rows else []
 
 
 def _sign(line: str) -> str | None:
@@ -303,27 +342,41 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
     Names of columns are above the first line that rows are below; in a grid, where each row has
     lines around it, above a double one.
     """
+    drawn = lines[rules[0]].lstrip()[0]
     begin = next(n for n, line in enumerate(lines) if n in rules or line.lstrip().startswith("|"))
+    begin = max(0, begin - (drawn == "-"))  # the names of psql have no line above them
     if begin:
         yield Entry(0, begin, "paragraph")
     yield from (Entry(rule, rule + 1, "contents") for rule in rules)
     edges = pairwise([begin - 1, *rules, len(lines)])
-    parts = [(above + 1, below) for above, below in edges if above + 1 < below]
-    # a grid, of reStructuredText: "+---+---+"
-    is_grid = lines[rules[0]].lstrip().startswith("+")
+    bands = [(above + 1, below) for above, below in edges if above + 1 < below]
+    # a grid of reStructuredText; in a table of MySQL each line below the names is a row
+    is_grid = drawn == "+" and not (
+        len(rules) == 3
+        and "=" not in lines[rules[1]]
+        and rules[2] - rules[1] > 2
+        and all(map(_CELL.match, lines[rules[1] + 1 : rules[2]]))
+    )
     lead: tuple[str, ...] = ()
-    if len(parts) > 1 and (not is_grid or "=" in lines[parts[0][1]]):
-        yield Entry(*parts[0], "heads")
+    if len(bands) > 1 and (not is_grid or "=" in lines[bands[0][1]]):
+        yield Entry(*bands[0], "heads")
         # the first part has the names, of which a column may have several lines
-        columns = zip(*map(_BAR.split, lines[slice(*parts.pop(0))]), strict=False)
+        columns = zip(*map(_BAR.split, lines[slice(*bands.pop(0))]), strict=False)
         title = _CAPTION.match(lines[0])
         caption = lines[0][title.end() :] if title else ""
         lead = (caption, *(" ".join(" ".join(cells).split()) for cells in columns))
-    for first, last in parts:
+    for first, last in bands:
         inner = () if is_grid else range(first + 1, last)
-        starts = (n for n in inner if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace())
+        starts = (
+            n
+            for n in inner
+            if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace() or drawn == "-"
+        )
         for start, end in pairwise([first, *starts, last]):
-            yield Entry(start, end, "row", lead=lead)
+            if drawn == "=" or _BAR.search(lines[start]):
+                yield Entry(start, end, "row", lead=lead)
+            else:
+                yield Entry(start, end)  # "(2 rows)"
 
 
 def _begun(signs: Sequence[str | None], entries: set[str | None]) -> Iterator[int]:
@@ -372,6 +425,8 @@ def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Ent
     item: int | None = None  # depth of the open item of a list, whose short values belong to it
     for n, sign in enumerate(signs):
         begins = n == 0 or sign in ("key", "section") or signs[n - 1] == "section"
+        # a row of a table below a key
+        begins = begins or (depths[n] > 0 and _ROW.match(lines[n]) is not None)
         if _ITEM_KEY.match(lines[n].lstrip()):
             item = None if lines[n].rstrip().endswith(":") else depths[n]
             begins = True

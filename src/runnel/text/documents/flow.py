@@ -377,11 +377,19 @@ def _columns(lines: Sequence[TableRow]) -> list[int]:
 def _add_lines(
     canonical: Canonical, lines: Sequence[TableRow], columns: Sequence[int], caption: str
 ) -> None:
-    """Add the rows of one table, below its titles."""
+    """Add the rows of one table, below its titles. A title between them that begins like the one
+    above the table, as "Part B" does below "Part A", is the caption of the rows below it.
+    """
     heads = sum(line.has_names for line in lines)
     heads = heads or count_names([_cells(line.values, columns, head=True) for line in lines])
     rows = [_cells(line.values, columns, head=n < heads) for n, line in enumerate(lines)]
-    add_rows(canonical, rows, [line.page for line in lines], heads=heads, caption=caption)
+    captions = []
+    for line in lines:
+        words = line.values[0].text.split()
+        if words[0] in caption.split() and len(words) > 1 and line.is_title(columns):
+            caption = caption.rpartition(words[0])[0] + " ".join(words)
+        captions.append(caption)
+    add_rows(canonical, rows, [line.page for line in lines], heads=heads, captions=captions)
 
 
 def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> list[str]:

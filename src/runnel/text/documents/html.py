@@ -27,7 +27,7 @@ from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
 from runnel.text.documents.flow import CAPTION, Flow, FlowBlock, TableBlock, spanned
 from runnel.text.documents.parts import walk
 from runnel.text.documents.raised import raised
-from runnel.text.documents.styles import UNSHOWN, hidden_nodes
+from runnel.text.documents.styles import LEVEL, RAISED, SHOWN, UNSHOWN, styled_nodes
 from runnel.text.documents.table import SEPARATOR
 
 if TYPE_CHECKING:
@@ -84,6 +84,14 @@ _SIGNS = re.compile(r"[\W_]+")
 _NUMBERS = re.compile(r"[\W\d_]+")
 _ROWS = 3  # the fewest rows of a table of contents whose texts no heading repeats
 _INLINE = ("a", "sup", "span", "label")
+_ALL_ROWS = "1000"  # of a cell that reaches down to the last row
+# elements that say by their role what a table is made of
+_GENERIC = ("div", "span")
+_TABLE_ROLES = {
+    **dict.fromkeys(("table", "grid", "treegrid"), "table"),
+    **dict.fromkeys(("cell", "gridcell", "rowheader"), "td"),
+    **{"row": "tr", "columnheader": "th"},
+}
 _CONTROLS = ("input", "textarea", "label")  # apart from the words around them
 _BOXES = {"checked": " \u2612 ", "disabled": " \u2610 "}  # by the state of a box to check
 _STRUCK = ("del", "s", "strike")
@@ -92,7 +100,6 @@ _NOTE = re.compile(
     r"(?<![a-z])(?:f(?:oot)?n(?:ote)?|ftn|note?|n|endnote|en|sdfootnote)s?[-_.:]?\w*\Z"
 )
 _MARK = re.compile(r"[\[(]?(\d{1,3}|[*\u2020\u2021\u00a7]|[a-z]{1,5})[\])]?")
-_RAISED = re.compile(r"vertical-align\s*:\s*super\b", re.IGNORECASE)
 _BOLD = 'b, strong, [style*="font-weight:bold"], [style*="font-weight:700"]'
 _LOOKED_AT = 5  # rows of a table whose cells may be bold
 _RAISED_CLASSES = ("super", "superscript", "sup")
@@ -137,11 +144,11 @@ def add_page(
     tree = LexborHTMLParser(markup.replace("\0", ""))
     head = tree.css_first("title")
     if tree.body is not None:
-        hidden = hidden_nodes(tree)
-        page = _Page(hidden, others, "noscript")
+        styles = (styled_nodes(tree, UNSHOWN, SHOWN), styled_nodes(tree, RAISED, LEVEL))
+        page = _Page(*styles, others, "noscript")
         page.read(tree.body)
         if not page.flow.pieces:  # filled by scripts: what is shown without them
-            page = _Page(hidden, others)
+            page = _Page(*styles, others)
             page.read(tree.body)
         page.flow.add_to(canonical)
         canonical.omitted.update(page.omitted)
@@ -182,7 +189,7 @@ def _words(node: LexborNode) -> list[str]:
 
 def _is_raised(node: LexborNode) -> bool:
     """Return whether an element raises its text."""
-    raises = node.tag == "sup" or _RAISED.search(node.attributes.get("style") or "")
+    raises = node.tag == "sup" or RAISED.search(node.attributes.get("style") or "")
     return bool(raises) or any(word in _RAISED_CLASSES for word in _words(node))
 
 
@@ -204,11 +211,14 @@ class _Page:
 
     Args:
         unshown: the `mem_id` of elements that the page's styles hide (Lexbor's number of a node).
+        raised_by: of elements that the page's styles raise.
         others: the names of the other pages of its book.
         left_out: names of elements that are not read, besides scripts and the like.
     """
 
-    def __init__(self, unshown: set[int], others: frozenset[str], *left_out: str) -> None:
+    def __init__(
+        self, unshown: set[int], raised_by: set[int], others: frozenset[str], *left_out: str
+    ) -> None:
         self.flow = Flow()
         self.inline: list[str] = []
         # where each open link and raised text begins in `inline`, by its `mem_id`
@@ -221,6 +231,7 @@ class _Page:
         self.parts: dict[str, LexborNode] = {}  # elements that links can lead to, by name
         self.omitted: Counter[str] = Counter()  # characters
         self._unshown = unshown
+        self._raised = raised_by
         self._others = others
         self._left_out = left_out
 
@@ -229,6 +240,8 @@ class _Page:
             self.parts[node.attributes.get("id") or node.attributes.get("name") or ""] = node
         for event, node in walk(body, _children, self._is_left_out):
             tag = node.tag or ""
+            if tag in _GENERIC:
+                tag = _TABLE_ROLES.get(node.attributes.get("role") or "", tag)
             if tag == "-text":  # comes as "skip": `_is_left_out` keeps `walk` from opening it
                 self.inline.append(node.text_content or "")
             if event == "skip":
@@ -288,7 +301,7 @@ class _Page:
         # a few pieces are enough to see the word before it
         before = "".join(self.inline[max(start - 4, 0) : start])
         if node.tag in ("sup", "span"):
-            if _is_raised(node):
+            if _is_raised(node) or node.mem_id in self._raised:
                 self.inline[start:] = [raised(before, "".join(self.inline[start:]))]
         elif node.tag == "label":
             if _NAVIGATION.fullmatch(text):
@@ -350,9 +363,10 @@ class _Page:
             self.flow.open_row(head=node.parent is not None and node.parent.tag == "thead")
         elif tag in _CELLS and self.flow.table is not None:
             attributes = node.attributes
+            rows = attributes.get("rowspan")
             self.flow.open_cell(
                 spanned(attributes.get("colspan")),
-                spanned(attributes.get("rowspan")),
+                spanned(_ALL_ROWS if rows == "0" else rows),
                 head=tag == "th",
                 bold=len(self.flow.table.rows) <= _LOOKED_AT and _is_bold(node),
             )

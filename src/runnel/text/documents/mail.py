@@ -21,6 +21,8 @@ from runnel.text.documents.html import add_page
 
 _HEADERS = ("From", "To", "Cc", "Date")
 _PLAIN = ("text/plain", "text/markdown")
+# "Please view this message as HTML.", or nothing
+_STUB = re.compile(rb"(?!.{300})(?:\s*\Z|.*\bhtml)", re.DOTALL | re.IGNORECASE)
 # before each message of a mailbox: "From anna@example.org Mon Jan  1 12:00:00 2024"
 _SEPARATOR = re.compile(rb"From .*\d\d:\d\d.*\d{4}")
 _QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)  # ">From here on", a line of text
@@ -147,12 +149,12 @@ def _bodies(
             and (bodies := _bodies(inner, attachments, attached, root))
         ]
         if kind == "multipart/alternative":
-            found.sort(key=lambda bodies: bodies[0].get_content_type() not in _PLAIN)
+            found.sort(key=lambda bodies: _choice(bodies[0]))
         # the other parts of a saved page are its frames
         only = 1 if kind in ("multipart/alternative", "multipart/related") else len(found)
         return [body for bodies in found[:only] for body in bodies]
     name = _decode(part.get_filename() or "")
-    if part is root or (
+    if (part is root and part.get_content_maintype() == "text") or (
         kind in (*_PLAIN, "text/html")
         and not name
         and part.get_content_disposition() != "attachment"
@@ -162,6 +164,16 @@ def _bodies(
     if name or not (part["Content-ID"] or part["Content-Location"]):
         attachments.append(name or kind)
     return []
+
+
+def _choice(body: Message) -> int:
+    """Return how good an alternative is, less is better: plain text, html, and plain text that is
+    empty or only says that there is html.
+    """
+    if body.get_content_type() not in _PLAIN:
+        return 1
+    text = body.get_payload(decode=True)
+    return 2 if isinstance(text, bytes) and _STUB.match(text) else 0
 
 
 def _header(message: Message, name: str) -> str:

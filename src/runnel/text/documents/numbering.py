@@ -127,6 +127,15 @@ class Numbering:
         }
 
 
+def _form(level: Element) -> str:
+    """Return the number format of a level; of one of its own, such as "001, 002, 003", the first
+    number.
+    """
+    own = level.find("{*}AlternateContent/{*}Choice/{*}numFmt")
+    form = "" if own is None else attribute(own, "format").partition(",")[0]
+    return form or value_of(level, "numFmt") or value_of(level, "AlternateContent/Fallback/numFmt")
+
+
 def _start(level: Element) -> int:
     return integer(value_of(level, "start"), 0)
 
@@ -146,7 +155,7 @@ def _shown(levels: dict[int, Element], counts: dict[int, int], level: int, langu
 
     def number(match: re.Match[str]) -> str:
         place = int(match[1]) - 1
-        form = value_of(levels[place], "numFmt") if place in levels else "decimal"
+        form = _form(levels[place]) if place in levels else "decimal"
         if decimal and form not in ("none", "decimalZero"):
             form = "decimal"
         return numeral(counts.get(place, 1), form, language) if place <= level else ""
@@ -156,7 +165,7 @@ def _shown(levels: dict[int, Element], counts: dict[int, int], level: int, langu
 
 def numeral(number: int, form: str, language: str = "en") -> str:
     """Return a number in one of Word's forms; unknown forms, numbers that a form does not reach,
-    and numbers in words of other languages than English are decimal.
+    and numbers in words of other languages than English are decimal. "001" has zeros before it.
     """
     text = str(number)
     if form == "none":
@@ -173,6 +182,8 @@ def numeral(number: int, form: str, language: str = "en") -> str:
         text = f"{tens}{dash}{last}".capitalize()
     elif form == "decimalZero":
         text = text.zfill(2)
+    elif form.isdecimal():
+        text = text.zfill(len(form))
     elif form.endswith("Letter") and 0 < number <= _MOST_LETTERS:
         text = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
     elif form.endswith("Roman") and 0 < number <= _MOST_ROMAN:

@@ -335,7 +335,7 @@ class _Writer:
         ]
         pages = [part.page for part in self.table for _ in part.rows]
         heads = self.table[0].heads if self.table else 0
-        add_rows(self.canonical, rows, pages, heads=heads, caption=self.caption)
+        add_rows(self.canonical, rows, pages, heads=heads, captions=[self.caption] * len(rows))
         self.table = []
 
 

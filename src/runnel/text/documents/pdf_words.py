@@ -125,6 +125,8 @@ _OTHER_WIDTH = 0.2  # the least difference, a share of the width, from which it 
 HIDDEN = "text that cannot be seen (invisible, white, covered or outside the page) is left out"
 _WATERMARK = "a watermark is left out"
 _DOUBTFUL = "the font has wrong letters for ligatures such as fi, so words may lack letters"
+# kana, Han and Hangul
+_MAY_BE_VERTICAL = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LOST_LINES = "PDFium does not read some lines of vertical text"
 
 
@@ -281,7 +283,6 @@ class _Reader:
         self.rectangle = raw.FS_RECTF()
         self.reference = byref(self.rectangle)
         self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
-        self.vertical = False  # whether there is vertical writing
         # words of equal text and look: ligatures are measured in the first, and restored in all
         self.same: dict[tuple[str, str, float], list[Word]] = defaultdict(list)
         # the widths of letters, divided by their size
@@ -304,7 +305,7 @@ class _Reader:
         _straighten(words, median([look.turn for look in looks] or [0.0]))
         words = self._seen(words, looks)
         self._restore_ligatures()
-        if self.vertical and self._has_lost_lines():
+        if _MAY_BE_VERTICAL.search(self.text) and self._has_lost_lines():
             self.faults.add(_LOST_LINES)
         for word in words:
             word.text = word.text.translate(LIGATURES)
@@ -363,7 +364,6 @@ class _Reader:
             below = last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]
             if below and angle == 0 and not self.text[start:end].isascii():
                 angle = 3  # characters below each other: vertical writing
-                self.vertical = True
                 low = turned(first, angle)
                 high = turned(last, angle)
             else:

@@ -1,4 +1,4 @@
-"""Styles of HTML pages, as far as they hide text."""
+"""Styles of HTML pages, as far as they hide or raise text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ UNSHOWN = re.compile(
     re.IGNORECASE,
 )
 # display: block; visibility: visible
-_SHOWN = re.compile(
+SHOWN = re.compile(
     r"(?:\A|;)\s*(?:display\s*:\s*(?!none\b)|visibility\s*:\s*(?!hidden\b|collapse\b))[a-z]",
     re.IGNORECASE,
 )
+RAISED = re.compile(r"vertical-align\s*:\s*super\b", re.IGNORECASE)
+LEVEL = re.compile(r"vertical-align\s*:\s*(?!super\b)[a-z]", re.IGNORECASE)
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 # rules for some screens only, and others that name no elements
 _AT_RULE = re.compile(r"@[^{};]*+(?:;|\{(?:[^{}]*+\{[^{}]*+\})*+[^{}]*+\})")
@@ -27,9 +29,10 @@ _RULE = re.compile(r"([^{}]*+)\{([^{}]*+)\}")
 _SCREENS = ("", "all", "screen")  # media
 
 
-def hidden_nodes(tree: LexborHTMLParser) -> set[int]:
-    """Return the `mem_id` of the elements that the styles of a page hide. What is in these
-    elements is hidden with them, but is not in the set.
+def styled_nodes(tree: LexborHTMLParser, on: re.Pattern[str], off: re.Pattern[str]) -> set[int]:
+    """Return the `mem_id` of the elements that the styles of a page hide, or raise: `on` finds it
+    in a rule, `off` the opposite. What is in these elements is hidden with them, but is not in the
+    set.
 
     Of several rules for an element the last holds. Rules for some screens only, and for states of
     an element, are not applied.
@@ -41,11 +44,11 @@ def hidden_nodes(tree: LexborHTMLParser) -> set[int]:
         for style in tree.css("style")
         if (style.attributes.get("media") or "").strip().lower() in _SCREENS
     ]
-    hidden: set[int] = set()
+    styled: set[int] = set()
     css = _COMMENT.sub("", "\n".join(sheets))
     for selectors, body in _RULE.findall(_AT_RULE.sub("", css)):
-        hides = UNSHOWN.search(body) is not None
-        if not hides and not (hidden and _SHOWN.search(body)):
+        is_on = on.search(body) is not None
+        if not is_on and not (styled and off.search(body)):
             continue
         for selector in selectors.split(","):
             try:
@@ -53,5 +56,5 @@ def hidden_nodes(tree: LexborHTMLParser) -> set[int]:
             except SelectolaxError:  # a selector that the parser does not know
                 continue
             found = {node.mem_id for node in nodes if node.tag not in ("html", "body")}
-            hidden = hidden | found if hides else hidden - found
-    return hidden
+            styled = styled | found if is_on else styled - found
+    return styled

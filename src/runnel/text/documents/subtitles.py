@@ -30,6 +30,8 @@ _NO_CUE = re.compile(r"\ufeff?WEBVTT|(?:NOTE|STYLE|REGION)(?:\s|\Z)|\d+\Z")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")  # "<v Anna>"
 _TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)  # "<i>", "{\\an8}"
 _ROLLING = re.compile(r"<\d\d:\d\d")  # times of words: each cue repeats the line before
+# a line that the next cue begins with: so do most, if a program has removed the times of words
+_REPEATED = re.compile(r"^(.+)(?=\n\s*\n(?:\d+\n)?[\d:.,]+[ \t]*-->.*\n\1$)", re.MULTILINE)
 _DASH = re.compile(r"(?:[-\u2013\u2014]|>{2,3})[ \t]*(?=\S)")  # "- Yes.", ">> Yes."
 _NAMED = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*){0,2}:\s")  # "ANNA: Yes."
 _ENDED = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"')\]\u201d\u2019\u266a]*\Z")
@@ -81,7 +83,7 @@ def _lines(text: str) -> Iterator[_Line]:
     that are shown together.
     """
     text = _DIALOGUE.sub(r"\n\1 --> \2\n<v \3>\4\n", _BREAK.sub(" ", _NEXT.sub("\n\n", text)))
-    rolling = _ROLLING.search(text) is not None
+    rolling = bool(_ROLLING.search(text)) or 2 * len(_REPEATED.findall(text)) > text.count("-->")
     shown: list[str] = []  # the lines of the cue before
     start = end = -1
     speaker = ""

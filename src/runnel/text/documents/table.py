@@ -48,9 +48,9 @@ def add_rows(
     pages: Sequence[int | None],
     *,
     heads: int,
-    caption: str = "",
+    captions: Sequence[str],
 ) -> None:
-    """Add the rows of a table, each on its page.
+    """Add the rows of a table, each on its page and with the caption above it.
 
     The first `heads` rows name the columns; if there are none, the first row does, if its cells
     look like names and the cells below do not. Columns without any value are left out.
@@ -60,18 +60,17 @@ def add_rows(
     filled = [n for n in range(width) if any(n < len(row) and row[n] for row in rows)]  # columns
     cells_above = [[row[n] for row in rows[:heads] if n < len(row) and row[n]] for n in filled]
     names = [" ".join(dict.fromkeys(cells)) for cells in cells_above]
-    lead = (" ".join(caption.split()), *(names if heads else ()))
-    lead = lead if any(lead) else ()
     current = canonical.page
     for number, row in enumerate(rows):
         cells = [row[column] if column < len(row) else "" for column in filled]
+        lead = (" ".join(captions[number].split()), *(names if heads else ()))
         if any(cells):
             canonical.page = pages[number]
             text = SEPARATOR.join(cells)
             if number < heads:
                 canonical.add(text, HEADS)
             else:
-                canonical.add(text, "row", lead=lead)
+                canonical.add(text, "row", lead=lead if any(lead) else ())
     canonical.page = current
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from runnel.errors import ReadError, errors_as
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock
+from runnel.text.documents.numbering import integer
 from runnel.text.documents.parts import Archive, parse, related
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
     cell keeps its column.
     """
     # Rows and columns are numbered from 1.
-    merged, names, frozen = _marks(archive, sheet._worksheet_path.lstrip("/"))
+    merged, names, frozen, pivots = _marks(archive, sheet._worksheet_path.lstrip("/"))
     covered: dict[int, int] = {}  # by column, the last row that a merged cell covers
     flow = Flow()
     flow.open_table(TableBlock(is_sheet=True))
@@ -94,7 +95,12 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
             last, bottom = merged.get((column, number), (column, number))
             if (last, bottom) != (column, number):
                 covered |= dict.fromkeys(range(column, last + 1), bottom)
-            flow.open_cell(last - column + 1, bottom - number + 1)
+            # Excel leaves out a label that is equal to the one above it
+            repeated = not text and any(
+                number in rows and column in labels and any(texts[column : labels.stop - 1])
+                for rows, labels in pivots
+            )
+            flow.open_cell(last - column + 1, bottom - number + 1, merged=repeated)
             flow.add(text)
     flow.close_table()
     flow.add_to(canonical)
@@ -102,9 +108,10 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
 
 def _marks(
     archive: Archive, name: str
-) -> tuple[dict[tuple[int, int], tuple[int, int]], set[int], int]:
+) -> tuple[dict[tuple[int, int], tuple[int, int]], set[int], int, list[tuple[range, range]]]:
     """Return what a sheet says of its cells: the merged ones (last column and row by the first),
-    rows with names of columns, and how many rows at the top do not scroll.
+    rows with names of columns, how many rows at the top do not scroll, and of each pivot table the
+    rows, and the columns with their labels.
     """
     from openpyxl.utils import range_boundaries
 
@@ -116,7 +123,13 @@ def _marks(
     named = (table for table in tables if table.get("headerRowCount") != "0")
     names = {range_boundaries(table.get("ref", ""))[1] for table in named}
     pane = _FROZEN.search(xml)
-    return merged, names, int(pane[1]) if pane else 0
+    pivots = []
+    tables = (parse(archive, part) for kind, part in parts if kind == "pivotTable")
+    for place in (place for table in tables for place in table.findall("{*}location")):
+        left, top, _, bottom = range_boundaries(place.get("ref", ""))
+        labels = range(left, left + integer(place.get("firstDataCol", ""), 1))
+        pivots.append((range(top, bottom + 1), labels))
+    return merged, names, int(pane[1]) if pane else 0, pivots
 
 
 def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
@@ -129,7 +142,9 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, datetime.datetime) and value.time() == datetime.time():
-        return str(value.date())
+        # a format without a day or an hour shows a month: 2026-05
+        is_month = not set("dhDH") & set(cell.number_format)
+        return f"{value:%Y-%m}" if is_month else str(value.date())
     if isinstance(value, datetime.timedelta):
         return _duration(value, cell.number_format)
     if isinstance(value, int | float):
