@@ -10,7 +10,7 @@ from pathlib import Path
 import pypdfium2
 import pytest
 from helpers.document_checks import check, paths, shown
-from helpers.document_files import pdf
+from helpers.document_files import Placed, drawn_pdf, pdf
 from PIL import Image
 
 from runnel.errors import ReadError
@@ -305,6 +305,47 @@ def test_heads_of_left_and_right_pages_of_a_short_document_are_no_titles(read):
     texts = [text for _, text in shown(document)]
     assert texts.count("4 J. Lee and A. Berg") == 0 and "Delta was dug." in texts
     assert not any(block.headings for block in document.blocks)
+
+
+MARKED = "/Artifact <</Type /Pagination /Subtype /Header>> BDC"
+
+
+def tagged(lines, *, head=(), foot=(), y=700):
+    """A page of a tagged PDF: its lines, and running heads and feet that are marked."""
+    text = [Placed(60, y - 14 * number, line) for number, line in enumerate(lines)]
+    tops = [Placed(60 + 170 * number, 770, cell) for number, cell in enumerate(head)]
+    feet = [Placed(60, 44 - 14 * number, line) for number, line in enumerate(foot)]
+    return [MARKED, *tops, "EMC", "/P <</MCID 0>> BDC", *text, "EMC", "/Artifact BMC", *feet, "EMC"]
+
+
+LONG = ["The permit for the east quarry", "expires in June and must be"]
+REST = ["renewed by the operator before", "blasting can go on at all."]
+
+
+@pytest.mark.parametrize("y", [700, 756])
+@pytest.mark.parametrize("head", [["Report of May"], ["Acme", "Report", "May"]])
+def test_marked_heads_and_page_numbers_of_one_or_two_pages_are_no_text(tmp_path, y, head):
+    path = tmp_path / "a.pdf"
+    foot = ["Do not copy this. It is secret.", "Page 1 of 2"]
+    path.write_bytes(drawn_pdf([tagged(LONG + REST, head=head, foot=foot, y=y)]))
+    expected = [" ".join(head), "\n".join(LONG + REST), foot[0]]
+    assert [text for _, text in shown(check(read_pdf(path, Limits())))] == expected
+
+    second = tagged(REST, head=head, foot=[foot[0], "Page 2 of 2"], y=y)
+    path.write_bytes(drawn_pdf([tagged(LONG, head=head, foot=foot, y=y), second]))
+    assert [text for _, text in shown(check(read_pdf(path, Limits())))] == expected
+
+
+def test_marked_text_that_is_no_head_stays(tmp_path):
+    path = tmp_path / "a.pdf"
+    lines = [Placed(60, 700 - 14 * number, line) for number, line in enumerate(LONG + REST)]
+    for page in (
+        [MARKED, *lines, "EMC"],  # all of the text is marked
+        [lines[0], MARKED, lines[1], "EMC", *lines[2:]],
+    ):
+        path.write_bytes(drawn_pdf([page]))
+        text = " ".join(read_pdf(path, Limits()).text.split())
+        assert text == " ".join(LONG + REST)
 
 
 @pytest.mark.slow

@@ -189,17 +189,20 @@ def level_names(words: Sequence[Word]) -> list[Word]:
     usual = max(counts, key=counts.__getitem__, default=0)
     level = [word for word in words if word.angle == usual]
     others: list[Word] = []
-    # the lines on each cell, by the height and the place of the cell
-    columns: dict[int, dict[float, list[Word]]] = defaultdict(lambda: defaultdict(list))
+    # the lines on each cell, by the bottom, the height and the left side of the cell
+    columns: dict[Gap, dict[float, list[Word]]] = defaultdict(lambda: defaultdict(list))
     for angle in counts.keys() - {usual}:
         for row in rows_of([word for word in words if word.angle == angle]):
-            foot = _foot(one_word(row, "", usual), level)
-            lines = columns[round(foot.bottom)][foot.left] if foot else others
-            lines += row
-    for place, by_column in columns.items():
+            for word in row:
+                foot = _foot(one_word([word], "", usual), level)
+                lines = others
+                if foot:
+                    lines = columns[round(foot.bottom), round(foot.height)][foot.left]
+                lines.append(word)
+    for (place, height), by_column in columns.items():
         names = [one_word(line, line_of(line).text, usual) for line in by_column.values()]
         low = min(name.bottom for name in names)
-        if len(names) < _FEW_WORDS or low - place > (1 + _MOST_EMPTY) * names[0].height:
+        if len(names) < _FEW_WORDS or low - place > (1 + _MOST_EMPTY) * height:
             others += chain.from_iterable(by_column.values())
             continue
         high = max(turned(name.box, usual)[3] for name in names)
@@ -209,24 +212,23 @@ def level_names(words: Sequence[Word]) -> list[Word]:
             if max(place + 1, low - _CELL_STEP * word.height) < word.bottom < high
         ]
         bottom = min(beside, default=low)
-        level += [replace(name, bottom=bottom, top=bottom + name.height) for name in names]
+        level += [replace(name, bottom=bottom, top=bottom + height) for name in names]
     return level + others
 
 
 def _foot(name: Word, words: Sequence[Word]) -> Word | None:
     """Return the word directly below a name, if it begins a cell."""
-    reach = name.height / 2
     below = [
         word
         for word in words
         if word.center < name.bottom
-        and word.left - reach < name.right
-        and word.right + reach > name.left
+        and word.left - word.height / 2 < name.right
+        and word.right + word.height / 2 > name.left
     ]
     foot = max(below, key=attrgetter("center"), default=None)
     if foot is None or any(
         0 < foot.left - word.right < _WIDE_SPACE * foot.height
-        and abs(word.center - foot.center) < reach
+        and abs(word.center - foot.center) < foot.height / 2
         for word in words
     ):
         return None

@@ -38,6 +38,12 @@ _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
 _AHEAD = 24  # parts that are searched for the rest of a sentence
 _IN_SENTENCE = re.compile(r"\n[^\W\d_A-Z]")  # a line that begins inside a sentence
+# a word that ends no sentence: "was after" / "November 18"
+_OPEN_END = re.compile(
+    r"\b(?:the|an|of|to|in|on|at|by|for|from|with|and|or|nor|than|that|which|after|before|under|over"
+    r"|between|into|your|their|its|is|are|was|were|be|been|der|die|das|dem|den|und|oder|von|mit"
+    r"|f\u00fcr|zu[mr]?|im|am|de[lrs]?|las?|les?|los|el|du|et|ou|que|con|para|por)\Z"
+)
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
 _SPARSE = 0.6  # the largest share of cells that marks fill
@@ -137,7 +143,8 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
         whole = prose and part.full and part.text[-1].isalnum() and first.isalnum()
         # a line alone that is not full is a caption or a running head
         rest = first.islower() and (prose or part.full or after.page == part.page)
-        return number if rest or split or (whole and not passed) else None
+        goes_on = rest or split or _OPEN_END.search(part.text)
+        return number if goes_on or (whole and not passed) else None
     return None
 
 

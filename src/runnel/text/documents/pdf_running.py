@@ -1,5 +1,5 @@
 """Running heads, running feet and page numbers of a PDF: lines at the edges of pages that recur on
-pages nearby, apart from numbers that count pages.
+pages nearby, apart from numbers that count pages, or that a tagged PDF marks as an artifact.
 
 `edges_of` takes the first and the last lines of a page; `RunningLines.find` says which of them are
 left out, and returns those that are kept. The frame of a line is its text with its numbers
@@ -44,6 +44,7 @@ class Edge(NamedTuple):
     numbers: tuple[int, ...]
     words: list[Word]
     sentence: bool  # it is a sentence of a paragraph, or ends in a hyphen
+    marked: bool  # the PDF says that it is no part of the text, as it says of few others
 
 
 Edges = tuple[list[Edge], list[Edge]]  # the first and the last lines of a page
@@ -61,6 +62,7 @@ def edges_of(words: Sequence[Word]) -> Edges:
     upright.sort(key=lambda word: -word.center)
     if len(upright) > 2 * _EDGE_WORDS:
         upright[_EDGE_WORDS:-_EDGE_WORDS] = []
+    artifacts = not all(word.artifact for word in upright)  # the rest is text
     rows = rows_of(upright)
     steps = [above[0].bottom - below[0].bottom for above, below in pairwise(rows)]
     usual = min(median(steps), _DOUBLE * rows[0][0].height) if steps else 0.0
@@ -69,10 +71,13 @@ def edges_of(words: Sequence[Word]) -> Edges:
     def edge(number: int, step: int) -> Edge:
         text = line_of(rows[number]).text
         apart = not 0 <= step < len(steps) or steps[step] > _APART * usual
+        marked = artifacts and all(word.artifact for word in rows[number])
         sentence = text.endswith(HYPHEN) or (not apart and _SENTENCE.search(text) is not None)
         plain = text.lower() if is_roman(text) else text
         numbers = tuple(_value(number) for number in _NUMBER.findall(plain))
-        return Edge(text, _NUMBER.sub(NUMBER, plain), numbers, rows[number], sentence)
+        return Edge(
+            text, _NUMBER.sub(NUMBER, plain), numbers, rows[number], sentence and not marked, marked
+        )
 
     count = min(_EDGE_LINES, len(rows))
     top = [edge(number, number) for number in range(count)]
@@ -109,18 +114,20 @@ class RunningLines:
                 if words is None:
                     break  # lines further inward are text
                 new = words not in self.heads
-                line = PdfPart(number + 1, "paragraph", edge.text, aside=True)
+                number_alone = edge.marked and _PAGE_NUMBER.fullmatch(edge.frame)
+                text = "" if number_alone else edge.text
+                line = PdfPart(number + 1, "paragraph", text, aside=True)
                 self.heads.setdefault(words, line)
                 cells = 1 + sum(
                     after.left - before.right > before.height
                     for before, after in pairwise(edge.words)
                 )
-                if new and side == 0 and cells >= _CELLS:
+                if new and side == 0 and cells >= _CELLS and not edge.marked:
                     continue  # the names of a table's columns, which stand above it once
                 left_out |= {id(word) for word in edge.words}
                 if new:
                     kept[side].append(line)
-        return left_out, kept
+        return left_out, [kept[0], kept[1][::-1]]
 
     def drop_known(self, parts: list[PdfPart]) -> None:
         """Empty the running lines whose words occur elsewhere."""
@@ -135,7 +142,7 @@ class RunningLines:
 
 def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> str | None:
     """Return the words of a line with a sign for each number that counts pages; None if too few
-    pages nearby have it.
+    pages nearby have it, and the PDF does not mark it.
     """
     times = 1
     alternates = False  # left pages have another line than right ones
@@ -154,7 +161,8 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
                 constant |= {place for place, (a, b) in enumerate(pairs) if a == b}
                 break
     page_number = alternates or _PAGE_NUMBER.fullmatch(edge.frame) is not None
-    if times < (_NUMBER_TIMES if page_number and edge.numbers and not constant else _TIMES):
+    least = _NUMBER_TIMES if page_number and edge.numbers and not constant else _TIMES
+    if times < least and not edge.marked:
         return None
     parts = edge.frame.split(NUMBER)
     signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]
