@@ -260,7 +260,8 @@ def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head
     body, pages = book(head=head, foot=foot)
     document = read(pages)
     expected = words(" ".join(line for lines in body for line in lines))
-    furniture = words(f"{head} {foot}".replace("{number}", ""))
+    said = f"{head} {foot}".replace("{number}", "").replace("Page  of 99", "")
+    furniture = words(said)
     # what a head says stays once
     assert sorted(words(document.text)) == sorted(expected + furniture)
     assert "then begind\nende.\n\nNexte" in document.text  # sentences go on over pages
@@ -334,6 +335,17 @@ def test_marked_heads_and_page_numbers_of_one_or_two_pages_are_no_text(tmp_path,
     second = tagged(REST, head=head, foot=[foot[0], "Page 2 of 2"], y=y)
     path.write_bytes(drawn_pdf([tagged(LONG, head=head, foot=foot, y=y), second]))
     assert [text for _, text in shown(check(read_pdf(path, Limits())))] == expected
+
+
+def test_the_number_of_a_page_and_of_all_pages_is_no_text_and_ends_no_table(read):
+    rows = [["Name", "Place", "Jobs"], ["Cisco", "Bergen", "192"], ["Maxim", "Oslo", "20"]]
+    pages = [
+        [*(cells(*row) for row in rows), None, None, foot]
+        for foot in ("Page 1 of 2", "Page 2 of 2")
+    ]
+    found = [text for kind, text in shown(read(pages)) if kind == "row"]
+    assert found == [" | ".join(row) for row in rows[1:]] * 2
+    assert "Page" not in read(pages).text
 
 
 def test_marked_text_that_is_no_head_stays(tmp_path):

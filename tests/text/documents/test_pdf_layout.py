@@ -1011,6 +1011,22 @@ def test_addresses_beside_each_other_are_read_one_after_the_other(read, blocks):
     assert found == [*expected, " ".join(EAST) + " Nothing else."]
 
 
+def test_an_address_beside_a_date_is_read_before_it(read):
+    rows = [["Ann Lee", "Oslo, 3 May 2024"], ["12 Mill Street", "Invoice 7712"]]
+    rows += [["Bergen 5003", "Customer 88"]]
+    document = read([table(60, 700, rows, (340, 100))])
+    assert [text for _, text in shown(document)] == [
+        "\n".join(column) for column in zip(*rows, strict=True)
+    ]
+
+
+def test_lines_beside_a_picture_are_read_with_the_column_below_them(read):
+    right = [*EAST, *NOISE]
+    page = [*column(60, DUST, 650), *column(300, right, 720)]
+    document = read([[*page, "q 150 0 0 60 60 660 cm /Im0 Do Q"]])
+    assert flat(document) == " ".join([*DUST, *right])
+
+
 def test_names_and_values_beside_each_other_stay_a_table(read):
     rows = [["Name", "Ann Lee"], ["Street", "Mill Street 12"], ["Town", "5003 Bergen"]]
     assert [text for _, text in shown(read([table(60, 700, rows, (200, 200))]))] == [
@@ -1064,3 +1080,21 @@ def test_a_sentence_goes_on_before_a_date_or_a_name_behind_a_word_that_ends_none
         document = read([column(60, first[1:]), column(60, second)])
         assert flat(document) == " ".join(first[1:] + second)
         assert len(shown(document)) == 1
+
+
+def test_the_axis_of_a_chart_with_labels_beside_it_is_no_table_that_is_ranked(read):
+    numbers = ["300", "200", "100", "80", "60", "40", "20", "0"]
+    axis = column(60, numbers, 600, 20)
+    bars = [Placed(260, 560, "Slovakia"), Placed(420, 500, "Spain")]
+    years = [Placed(60 + 100 * at, 440, str(2004 + at)) for at in range(4)]
+    document = read([column(60, EAST) + axis + bars + years])
+    assert {kind for kind, text in shown(document) if "Spain" in text or "300" in text} == {
+        "contents"
+    }
+    rows = [["Town", "People"]] + [
+        [town, number] for town, number in zip("ABCDEFGH", numbers, strict=True)
+    ]
+    assert [kind for kind, _ in shown(read([table(60, 600, rows, (200, 200))]))] == [
+        "heads",
+        *["row"] * 8,
+    ]

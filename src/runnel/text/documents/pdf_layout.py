@@ -451,6 +451,9 @@ class _Region:
             # 2. The rows above the run are text above columns, or names of a table's columns.
             if gaps and between:
                 plain += self.rows[start:first]
+                # those beside a picture in the first column are in the columns
+                while plain and plain[-1].left > between[0][0] and part[0].is_close(plain[-1]):
+                    part.insert(0, plain.pop())
             else:
                 part = self.rows[start : run.end]
             start = run.end
@@ -694,7 +697,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     occupied = []  # for each column, the rows with any text
     prose = []  # the columns whose lines go on in the line below
     indexes = 0  # columns of words with dots up to their page
-    addresses = 0
+    addresses: list[bool] = []
     for at, column in enumerate(by_gaps(_words(rows), gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
@@ -704,11 +707,11 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         if long and len(on) > 1 and sum(on) >= _LEAST_GOING_ON * len(on):
             prose.append(at)
         indexes += sum(any(map(is_leader, line.words)) for line in lines) > len(lines) / 4
-        addresses += _is_address([line.text for line in lines])
+        addresses.append(_is_address([line.text for line in lines]))
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
     # 2. All are columns if few lines of the others are in a row with lines of another, or if they
-    # are indexes or addresses.
+    # are indexes or addresses. Beside an address may be a date; labels of a form are before one.
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(occupied)) if at != most]
     aligned = sum(
@@ -716,7 +719,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         for at in others
     )
     unaligned = 2 * aligned < sum(len(occupied[at]) for at in others)
-    if unaligned or indexes > 1 or addresses == len(occupied):
+    if unaligned or indexes > 1 or all(addresses) or (addresses[0] and len(gaps) == 1):
         return gaps
     # 3. Several columns of prose are a table only if their sentences begin in the same rows.
     if len(prose) > 1:

@@ -20,7 +20,7 @@ from itertools import groupby
 
 from runnel.text.documents.document import CONTENTS
 from runnel.text.documents.headings import is_title
-from runnel.text.documents.pdf_layout import CAPTION, SENTENCE_END, PdfPart, joined
+from runnel.text.documents.pdf_layout import CAPTION, NUMERIC, SENTENCE_END, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 
@@ -81,7 +81,10 @@ def _mark_plots(parts: Sequence[PdfPart]) -> None:
     """
     for scattered, run in groupby(parts, _is_scattered):
         marks = list(run)
-        if scattered and sum(part.text.count("\n") + 1 for part in marks) >= _MARKS:
+        if (
+            scattered
+            and sum(part.text.count("\n") + max(1, len(part.rows)) for part in marks) >= _MARKS
+        ):
             for part in marks:
                 part.kind = CONTENTS  # no answer is in it, as in a table of contents
                 part.text = part.text or "\n".join(" ".join(row) for row in part.rows)
@@ -90,10 +93,12 @@ def _mark_plots(parts: Sequence[PdfPart]) -> None:
 
 
 def _is_scattered(part: PdfPart) -> bool:
-    cells = [cell for row in part.rows for cell in row]
-    if cells and sum(map(bool, cells)) > _SPARSE * len(cells):
+    filled = [[cell for cell in row if cell] for row in part.rows]
+    # the numbers of an axis, each beside nothing
+    axis = sum(len(row) == 1 and NUMERIC.fullmatch(row[0]) is not None for row in filled)
+    if sum(map(len, filled)) > _SPARSE * sum(map(len, part.rows)):
         return False
-    return not _LONG_WORD.search(" ".join(part.texts()))
+    return 2 * axis > len(filled) or not _LONG_WORD.search(" ".join(part.texts()))
 
 
 # ---- sentences over columns, notes and pages -----------------------------------------------------

@@ -114,8 +114,8 @@ class RunningLines:
                 if words is None:
                     break  # lines further inward are text
                 new = words not in self.heads
-                number_alone = edge.marked and _PAGE_NUMBER.fullmatch(edge.frame)
-                text = "" if number_alone else edge.text
+                counts = NUMBER in words and _PAGE_NUMBER.fullmatch(edge.frame)
+                text = "" if counts else edge.text
                 line = PdfPart(number + 1, "paragraph", text, aside=True)
                 self.heads.setdefault(words, line)
                 cells = 1 + sum(
@@ -160,8 +160,9 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
                 alternates |= abs(number - other) == 2
                 constant |= {place for place, (a, b) in enumerate(pairs) if a == b}
                 break
-    page_number = alternates or _PAGE_NUMBER.fullmatch(edge.frame) is not None
-    least = _NUMBER_TIMES if page_number and edge.numbers and not constant else _TIMES
+    alone = _PAGE_NUMBER.fullmatch(edge.frame) is not None  # or with how many pages there are
+    counts = len(constant) < len(edge.numbers) if alone else alternates and not constant
+    least = _NUMBER_TIMES if counts and edge.numbers else _TIMES
     if times < least and not edge.marked:
         return None
     parts = edge.frame.split(NUMBER)
