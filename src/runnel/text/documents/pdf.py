@@ -321,8 +321,11 @@ class _Writer:
         """Add a table, or the rest of one that goes on from the page before."""
         heads = self.table[0].rows[: max(1, self.table[0].heads)] if self.table else []
         repeats = bool(heads) and part.rows[: len(heads)] == heads
-        other = self.before is not None and self.before.page == part.page and part.heads > 0
-        if not heads or not part.continues(self.table[-1]) or (other and not repeats):
+        if (
+            not heads
+            or not part.continues(self.table[-1])
+            or (part.heads and not repeats and part.page == self.table[-1].page)
+        ):
             self.close_table()
             above = self.before
             self.caption = above.caption() if above and above.page == part.page else ""

@@ -109,8 +109,7 @@ def take_tables(
             found = [table for table in map(_table, grids) if table]
             free = _without(upright, found)
             drawn = [replace(_with_names(table, free).part(), page=page) for table in found]
-            others = _without(upright, drawn)
-            tables += [part for part in drawn if not _has_labels_beside(part, others)]
+            tables += [part for part in drawn if not _has_labels_beside(part, free)]
     return _without(words, tables), tables
 
 

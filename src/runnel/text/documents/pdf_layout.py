@@ -195,9 +195,9 @@ def level_names(words: Sequence[Word]) -> list[Word]:
         for row in rows_of([word for word in words if word.angle == angle]):
             for word in row:
                 foot = _foot(one_word([word], "", usual), level)
-                lines = others
-                if foot:
-                    lines = columns[round(foot.bottom), round(foot.height)][foot.left]
+                lines = (
+                    columns[round(foot.bottom), round(foot.height)][foot.left] if foot else others
+                )
                 lines.append(word)
     for (place, height), by_column in columns.items():
         names = [one_word(line, line_of(line).text, usual) for line in by_column.values()]

@@ -148,8 +148,11 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
         whole = prose and part.full and part.text[-1].isalnum() and first.isalnum()
         # a line alone that is not full is a caption or a running head
         rest = first.islower() and (prose or part.full or after.page == part.page)
-        goes_on = rest or split or _OPEN_END.search(part.text)
-        return number if goes_on or (whole and not passed) else None
+        return (
+            number
+            if rest or split or _OPEN_END.search(part.text) or (whole and not passed)
+            else None
+        )
     return None
 
 

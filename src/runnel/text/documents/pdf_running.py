@@ -62,7 +62,6 @@ def edges_of(words: Sequence[Word]) -> Edges:
     upright.sort(key=lambda word: -word.center)
     if len(upright) > 2 * _EDGE_WORDS:
         upright[_EDGE_WORDS:-_EDGE_WORDS] = []
-    artifacts = not all(word.artifact for word in upright)  # the rest is text
     rows = rows_of(upright)
     steps = [above[0].bottom - below[0].bottom for above, below in pairwise(rows)]
     usual = min(median(steps), _DOUBLE * rows[0][0].height) if steps else 0.0
@@ -71,7 +70,7 @@ def edges_of(words: Sequence[Word]) -> Edges:
     def edge(number: int, step: int) -> Edge:
         text = line_of(rows[number]).text
         apart = not 0 <= step < len(steps) or steps[step] > _APART * usual
-        marked = artifacts and all(word.artifact for word in rows[number])
+        marked = all(w.artifact for w in rows[number]) and not all(w.artifact for w in upright)
         sentence = text.endswith(HYPHEN) or (not apart and _SENTENCE.search(text) is not None)
         plain = text.lower() if is_roman(text) else text
         numbers = tuple(_value(number) for number in _NUMBER.findall(plain))
@@ -114,9 +113,8 @@ class RunningLines:
                 if words is None:
                     break  # lines further inward are text
                 new = words not in self.heads
-                counts = NUMBER in words and _PAGE_NUMBER.fullmatch(edge.frame)
-                text = "" if counts else edge.text
-                line = PdfPart(number + 1, "paragraph", text, aside=True)
+                says = NUMBER not in words or not _PAGE_NUMBER.fullmatch(edge.frame)
+                line = PdfPart(number + 1, "paragraph", edge.text if says else "", aside=True)
                 self.heads.setdefault(words, line)
                 cells = 1 + sum(
                     after.left - before.right > before.height
@@ -162,8 +160,7 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
                 break
     alone = _PAGE_NUMBER.fullmatch(edge.frame) is not None  # or with how many pages there are
     counts = len(constant) < len(edge.numbers) if alone else alternates and not constant
-    least = _NUMBER_TIMES if counts and edge.numbers else _TIMES
-    if times < least and not edge.marked:
+    if times < (_NUMBER_TIMES if counts and edge.numbers else _TIMES) and not edge.marked:
         return None
     parts = edge.frame.split(NUMBER)
     signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]

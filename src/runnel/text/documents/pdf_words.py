@@ -7,10 +7,10 @@ reader of the page cannot see are left out, and a warning says so. `words_of` ha
     _look                how a text object of the PDF is drawn: font, angle, color (`_Look`)
     _words               the word, or words, at a place of PDFium's text
     _raise               numbers of notes and exponents in it
+    _restore_ligatures   letters that the font has lost: "fi" is "i" in PDFium's text
     _straighten          level lines for a page that was scanned askew
     _seen                the words that are not hidden, covered, too pale, or a watermark
     _erect               upright lines of slanted ones, such as names of columns
-    _restore_ligatures   letters that the font has lost: "fi" is "i" in PDFium's text
     _spelled             words in s p a c e d letters
     _with_initials       words that begin with a large letter
 """
@@ -310,10 +310,10 @@ class _Reader:
             end = match.end()
             words += self._words(start, end, self._look(start), line_start)
         looks = [self._look(word.at) for word in words]
-        _straighten(words, median([look.turn for look in looks] or [0.0]))
+        self._restore_ligatures()
+        words = _straighten(words, median([look.turn for look in looks] or [0.0]))
         words = self._seen(words, looks)
         words = _erect(words, [self._look(word.at) for word in words])
-        self._restore_ligatures()
         if self.vertical and self._has_lost_lines():
             self.faults.add(_LOST_LINES)
         for word in words:
@@ -342,17 +342,15 @@ class _Reader:
             name = create_string_buffer(_FONT_NAME_BYTES)
             raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
             family = name.value.decode("utf-8", "replace").rpartition("+")[2]
-            if abs(matrix.a * matrix.c + matrix.b * matrix.d) > _SKEWED * (
-                matrix.a**2 + matrix.b**2
-            ):
-                family += "-Oblique"
+            slope = matrix.a * matrix.c + matrix.b * matrix.d
+            oblique = abs(slope) > _SKEWED * (matrix.a**2 + matrix.b**2)
             *colors, opacity = (c_uint(0) for _ in range(4))
             raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
             lightness = min(color.value for color in colors)
             mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
             filled = mode in (0, 4)
             look = _Look(
-                family or str(addressof(font.contents)),
+                (family or str(addressof(font.contents))) + ("-Oblique" if oblique else ""),
                 look.angle,
                 mode in _INVISIBLE,
                 filled and lightness >= _PALE,
@@ -368,15 +366,12 @@ class _Reader:
 
     def _is_artifact(self, drawn: Any) -> bool:
         """Return whether a text object has the mark of what is no part of the text."""
-        raw = self.raw
         name = (c_ushort * (len(_ARTIFACT) // 2))()
-        marks = [
-            raw.FPDFPageObj_GetMark(drawn, n) for n in range(raw.FPDFPageObj_CountMarks(drawn))
-        ]
+        count = self.raw.FPDFPageObj_CountMarks(drawn)
         return any(
-            raw.FPDFPageObjMark_GetName(mark, name, len(_ARTIFACT), byref(c_ulong()))
+            self.raw.FPDFPageObjMark_GetName(mark, name, len(_ARTIFACT), byref(c_ulong()))
             and bytes(name) == _ARTIFACT
-            for mark in marks
+            for mark in (self.raw.FPDFPageObj_GetMark(drawn, number) for number in range(count))
         )
 
     def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
@@ -657,14 +652,15 @@ def runs(items: Iterable[T], belongs: Callable[[T, T], bool]) -> list[list[T]]:
     return found
 
 
-def _straighten(words: list[Word], turn: float) -> None:
-    """Move the words of a page that was scanned askew into level lines. `turn`: in radians."""
-    if _LEVEL < abs(turn) < _SLANTED:
-        for word in words:
-            rise = -word.left * tan(turn)
-            word.bottom -= rise
-            word.top -= rise
-            word.center -= rise
+def _straighten(words: list[Word], turn: float) -> list[Word]:
+    """Return the words of a page that was scanned askew in level lines. `turn`: in radians."""
+    if not _LEVEL < abs(turn) < _SLANTED:
+        return words
+    slope = tan(turn)
+    return [
+        replace(word, bottom=word.bottom + word.left * slope, top=word.top + word.left * slope)
+        for word in words
+    ]
 
 
 def _upright(box: Box, look: _Look) -> Box:
@@ -682,31 +678,38 @@ def _erect(words: Sequence[Word], looks: Sequence[_Look]) -> list[Word]:
     """Return words with slanted lines turned about their lower ends, so that they stand upright
     above what is below these ends, as names of columns do.
     """
-    erected: list[Word] = []
     usual = mode([look.angle for look in looks if not look.slant] or [0])
-    pairs = list(zip(words, looks, strict=True))
-    for run in runs(pairs, lambda a, b: a[1].slant == b[1].slant and _are_level(a[0], b[0])):
-        line = [word for word, _ in run]
-        slant = run[0][1].slant
-        if slant:
-            turn = slant - usual * pi / 2
-            up = 1 if sin(turn) > 0 else -1  # whether the line rises, or falls
-            end = line[0].left if up > 0 else line[-1].right
-            # its lower end, as if most text of the page were level
-            foot = complex(end, line[0].bottom) * rect(1, turn)
-            line = [
-                replace(
-                    word,
-                    left=word.left - end + up * foot.imag,
-                    right=word.right - end + up * foot.imag,
-                    bottom=-up * foot.real,
-                    top=word.height / 2 - up * foot.real,  # they are nearer now
-                    angle=(usual + up) % 4,
-                )
-                for word in line
-            ]
-        erected += line
-    return erected
+    lines = runs(
+        zip(words, looks, strict=True),
+        lambda a, b: a[1].slant == b[1].slant and _are_level(a[0], b[0]),
+    )
+    return [word for line in lines for word in _stand(line, usual)]
+
+
+def _stand(line: Sequence[tuple[Word, _Look]], usual: int) -> list[Word]:
+    """Return the words of a line, which stand upright if they are slanted. `usual`: the angle of
+    most words of the page.
+    """
+    words = [word for word, _ in line]
+    slant = line[0][1].slant
+    if not slant:
+        return words
+    turn = slant - usual * pi / 2
+    up = 1 if sin(turn) > 0 else -1  # whether the line rises, or falls
+    end = words[0].left if up > 0 else words[-1].right
+    # its lower end, as if most text of the page were level
+    foot = complex(end, words[0].bottom) * rect(1, turn)
+    return [
+        replace(
+            word,
+            left=word.left - end + up * foot.imag,
+            right=word.right - end + up * foot.imag,
+            bottom=-up * foot.real,
+            top=word.height / 2 - up * foot.real,  # they are nearer now
+            angle=(usual + up) % 4,
+        )
+        for word in words
+    ]
 
 
 def _looks_of(word: Word, text: str) -> tuple[str, str, float]:
