@@ -324,7 +324,7 @@ REST = ["renewed by the operator before", "blasting can go on at all."]
 
 
 @pytest.mark.parametrize("y", [700, 756])
-@pytest.mark.parametrize("head", [["Report of May"], ["Acme", "Report", "May"]])
+@pytest.mark.parametrize("head", [["Report of May"], ["Acme", "Report of May"]])
 def test_marked_heads_and_page_numbers_of_one_or_two_pages_are_no_text(tmp_path, y, head):
     path = tmp_path / "a.pdf"
     foot = ["Do not copy this. It is secret.", "Page 1 of 2"]
@@ -346,6 +346,27 @@ def test_the_number_of_a_page_and_of_all_pages_is_no_text_and_ends_no_table(read
     found = [text for kind, text in shown(read(pages)) if kind == "row"]
     assert found == [" | ".join(row) for row in rows[1:]] * 2
     assert "Page" not in read(pages).text
+
+
+def test_marked_names_of_columns_stay_with_their_table(tmp_path):
+    names = ["Elements of the well", "Assessment", "Notes"]
+    places = (60, 250, 400)
+    pages = []
+    for rows in (
+        [["Pump", "Yes", "7"], ["Valve", "No", "9"]],
+        [["Cover", "Yes", "4"], ["Filter", "No", "5"]],
+    ):
+        table = [
+            Placed(x, 690 - 16 * number, cell)
+            for number, row in enumerate(rows)
+            for x, cell in zip(places, row, strict=True)
+        ]
+        heads = [Placed(x, 706, name, font="F2") for x, name in zip(places, names, strict=True)]
+        pages.append([MARKED, Placed(60, 740, "Wells (continued)"), *heads, "EMC", *table])
+    path = tmp_path / "a.pdf"
+    path.write_bytes(drawn_pdf(pages))
+    rows = [block for block in read_pdf(path, Limits()).blocks if block.kind == "row"]
+    assert [row.lead[1:] for row in rows] == [tuple(names)] * 4
 
 
 def test_marked_text_that_is_no_head_stays(tmp_path):

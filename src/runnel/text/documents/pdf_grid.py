@@ -291,8 +291,11 @@ def _with_names(table: Table, others: Sequence[Word]) -> Table:
     spaces = [b[0].left - a[-1].right for a, b in pairwise(filter(None, cells))]
     if not all(cells[1:]) or min(spaces, default=0.0) < height:
         return table
-    row = [[line_of(words)] if words else [] for words in cells]
-    return Table([row, *table.rows], [*table.words, *names], table.gaps)
+    return Table(
+        [[[line_of(words)] if words else [] for words in cells], *table.rows],
+        [*table.words, *names],
+        table.gaps,
+    )
 
 
 def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:

@@ -145,14 +145,11 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
             return None  # the next paragraph of the column
         split = re.search(rf"[^\W\d_][-{HYPHEN}]\Z", part.text) and first.isalnum()
         prose = _IN_SENTENCE.search(part.text) is not None
-        whole = prose and part.full and part.text[-1].isalnum() and first.isalnum()
+        ends = prose and part.full and part.text[-1].isalnum()
+        whole = (ends or _OPEN_END.search(part.text) is not None) and first.isalnum()
         # a line alone that is not full is a caption or a running head
         rest = first.islower() and (prose or part.full or after.page == part.page)
-        return (
-            number
-            if rest or split or _OPEN_END.search(part.text) or (whole and not passed)
-            else None
-        )
+        return number if rest or split or (whole and not passed) else None
     return None
 
 

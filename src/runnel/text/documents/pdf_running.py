@@ -1,5 +1,6 @@
 """Running heads, running feet and page numbers of a PDF: lines at the edges of pages that recur on
-pages nearby, apart from numbers that count pages, or that a tagged PDF marks as an artifact.
+pages nearby, apart from numbers that count pages. Two times suffice for a line that a tagged PDF
+marks as an artifact, and one time for a page number or on the only page.
 
 `edges_of` takes the first and the last lines of a page; `RunningLines.find` says which of them are
 left out, and returns those that are kept. The frame of a line is its text with its numbers
@@ -23,7 +24,7 @@ NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
 _NUMBER_TIMES = 2  # the same, for a page number, and a line with it on every other page
 _PAGE_NUMBER = re.compile(
-    rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*{NUMBER})?\W*", re.IGNORECASE
+    rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*(?:{NUMBER}|\d+))?\W*", re.IGNORECASE
 )
 _EDGE_LINES = 3  # lines at the top of a page, and at its bottom, that are looked at
 _EDGE_WORDS = 120  # only as many words from the top and from the bottom are made into lines
@@ -113,14 +114,13 @@ class RunningLines:
                 if words is None:
                     break  # lines further inward are text
                 new = words not in self.heads
-                says = NUMBER not in words or not _PAGE_NUMBER.fullmatch(edge.frame)
-                line = PdfPart(number + 1, "paragraph", edge.text if says else "", aside=True)
+                line = PdfPart(number + 1, "paragraph", edge.text, aside=True)
                 self.heads.setdefault(words, line)
                 cells = 1 + sum(
                     after.left - before.right > before.height
                     for before, after in pairwise(edge.words)
                 )
-                if new and side == 0 and cells >= _CELLS and not edge.marked:
+                if new and side == 0 and cells >= _CELLS:
                     continue  # the names of a table's columns, which stand above it once
                 left_out |= {id(word) for word in edge.words}
                 if new:
@@ -128,19 +128,21 @@ class RunningLines:
         return left_out, [kept[0], kept[1][::-1]]
 
     def drop_known(self, parts: list[PdfPart]) -> None:
-        """Empty the running lines whose words occur elsewhere."""
+        """Empty the numbers of pages, and the running lines whose words occur elsewhere."""
         kept = {id(head) for head in self.heads.values()}
         texts = [text for part in parts if id(part) not in kept for text in part.texts()]
         body = " ".join(" ".join(texts).lower().split()) if kept else ""
         for words, head in self.heads.items():
             phrases = [part.strip().lower() for part in words.split(NUMBER)]
-            if all(phrase in body for phrase in phrases if re.search(r"\w", phrase)):
+            if _PAGE_NUMBER.fullmatch(words) or all(
+                phrase in body for phrase in phrases if re.search(r"\w", phrase)
+            ):
                 head.text = ""
 
 
 def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> str | None:
     """Return the words of a line with a sign for each number that counts pages; None if too few
-    pages nearby have it, and the PDF does not mark it.
+    pages nearby have it.
     """
     times = 1
     alternates = False  # left pages have another line than right ones
@@ -149,7 +151,7 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
         if other == number:
             continue
         for line in edges[side]:
-            if line.frame != edge.frame:
+            if line.frame != edge.frame or (edge.marked and not line.marked):
                 continue
             pairs = list(zip(edge.numbers, line.numbers, strict=True))
             # each number is the same, or counts pages
@@ -160,7 +162,11 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
                 break
     alone = _PAGE_NUMBER.fullmatch(edge.frame) is not None  # or with how many pages there are
     counts = len(constant) < len(edge.numbers) if alone else alternates and not constant
-    if times < (_NUMBER_TIMES if counts and edge.numbers else _TIMES) and not edge.marked:
+    least = _NUMBER_TIMES if edge.marked or (counts and edge.numbers) else _TIMES
+    # Other lines that a tagged PDF marks may be the title of a table that goes on.
+    if times < least and not (
+        edge.marked and (alone or len(near) == 1 or number + 1 in edge.numbers)
+    ):
         return None
     parts = edge.frame.split(NUMBER)
     signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]

@@ -342,8 +342,9 @@ class _Reader:
             name = create_string_buffer(_FONT_NAME_BYTES)
             raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
             family = name.value.decode("utf-8", "replace").rpartition("+")[2]
-            slope = matrix.a * matrix.c + matrix.b * matrix.d
-            oblique = abs(slope) > _SKEWED * (matrix.a**2 + matrix.b**2)
+            oblique = abs(matrix.a * matrix.c + matrix.b * matrix.d) > _SKEWED * (
+                matrix.a**2 + matrix.b**2
+            )
             *colors, opacity = (c_uint(0) for _ in range(4))
             raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
             lightness = min(color.value for color in colors)
@@ -681,7 +682,7 @@ def _erect(words: Sequence[Word], looks: Sequence[_Look]) -> list[Word]:
     usual = mode([look.angle for look in looks if not look.slant] or [0])
     lines = runs(
         zip(words, looks, strict=True),
-        lambda a, b: a[1].slant == b[1].slant and _are_level(a[0], b[0]),
+        lambda a, b: a[1].slant == b[1].slant and abs(a[0].bottom - b[0].bottom) < 1,
     )
     return [word for line in lines for word in _stand(line, usual)]
 
@@ -781,10 +782,6 @@ def _with_initials(words: list[Word]) -> list[Word]:
     return words
 
 
-def _are_level(before: Word, word: Word) -> bool:
-    return abs(before.bottom - word.bottom) < 1
-
-
 def _are_letters(before: Word, word: Word) -> bool:
     """Return whether two words are short, in one line and font, and close to each other."""
     return (
@@ -792,7 +789,7 @@ def _are_letters(before: Word, word: Word) -> bool:
         and max(len(before.text), len(word.text)) <= _PIECE
         and before.font == word.font
         and before.angle == word.angle
-        and _are_level(before, word)
+        and abs(before.bottom - word.bottom) < 1
         and 0 < word.left - before.right < _SPACED * word.height
         and (before.text + word.text).isalpha()
     )
