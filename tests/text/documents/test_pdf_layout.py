@@ -1082,6 +1082,14 @@ def test_a_sentence_goes_on_before_a_date_or_a_name_behind_a_word_that_ends_none
         assert len(shown(document)) == 1
 
 
+def test_a_line_before_a_formula_is_not_joined_to_the_text_behind_it(read):
+    formula = Placed(120, 655, "p(t) = (1, 0)", 8)
+    page = [*column(60, ["All begin in one state,", "and the matrix is"]), formula]
+    behind = Placed(60, 780, "The rows are what the states begin with.")
+    found = [text for _, text in shown(read([page, [behind]]))]
+    assert found[-1] == behind.text and len(found) == 3
+
+
 def test_the_axis_of_a_chart_with_labels_beside_it_is_no_table_that_is_ranked(read):
     numbers = ["300", "200", "100", "80", "60", "40", "20", "0"]
     axis = column(60, numbers, 600, 20)
