@@ -54,6 +54,12 @@ ENGLISH = [
     "The 50-mg., 75-mg. and 100-mg. tablets are white. ¦Add 2 tbsp. sugar and 3 oz. of salt. ¦Stir.",
     "Acme Co., Ltd. (the Seller) and Foo Pty. Ltd. agree. ¦It was signed by Acme Inc. ¦They left.",
     "The vol. is 3 l. ¦Fill it. ¦The load is 5 t. ¦Apt. 7B is free. ¦Is it on? ¦No. ¦Go on.",
+    # the journal, the volume and the pages of a reference; but no time of day
+    "36. Kim YS, Bae YC (2010) Channels in the rat spinal dorsal horn. J Comp Neurol 518:687–698",
+    "Kunkler PE (2011) Do receptors mediate it? Pain 152:38–44\n",
+    "Lee K. (2001) Salt in wells. Proceedings of the Royal Society 12(3): 1145-1150. doi:10.1/2",
+    "Some doors open at 8. ¦Monday 10:30",
+    "It was read aloud. ¦John 3:16 is short.",
     # numbers alone, and labels
     "Steps: 1. Open it. ¦2. Wait. ¦3. Close it. ¦Done.",
     "Sec. 4. A person may not do so. ¦See Sec. 4. ¦It applies.",

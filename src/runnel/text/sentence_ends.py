@@ -158,6 +158,14 @@ _NO_END = tuple(
         (r"[\s(]['\"\u2018\u201c][.!?]['\"\u2019\u201d]\s+\Z", r"[a-z]"),  # a '.' and more
         # J Fam Pract. 1996 Feb;42
         (r"\w\.\s+\Z", r"(?:19|20)\d\d(?: \w{3}(?:-\w{3})?(?: \d\d?)?)?;"),
+        # of a reference: in migraine. Curr Opin Neurol 22:241-246
+        (
+            r"[.?!]\s+\Z",
+            r"(?:[A-Z][\w-]*\.?\s+(?:(?:of|and|the|in|for|&)\s+)*){1,8}[A-Z]?\d{1,4}"
+            r"(?:\s?\([\w\u2013-]+\))?:\s?"
+            r"(?:[A-Z]?\d+[\u2013-][A-Z]?\d+|[A-Z]?\d{3,}|(?![0-5]\d\b)\d\d?)\.?\s*(?:\n|\Z|doi\b|http)",
+        ),
+        (r"\d\.\s+\Z", r"doi:|https?://(?:dx\.)?doi\.org|PMID"),
         # a number alone: section / 7. This; Steps: 1. Open it. 2. Close it
         (
             rf"(?:\n[ \t]*|(?<!\w)(?!(?:{_NUMBERED}|{_BEFORE}|{_MONTHS_AND_DAYS})\.)"

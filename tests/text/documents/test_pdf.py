@@ -10,7 +10,7 @@ from pathlib import Path
 import pypdfium2
 import pytest
 from helpers.document_checks import check, paths, shown
-from helpers.document_files import pdf
+from helpers.document_files import Placed, drawn_pdf, pdf
 from PIL import Image
 
 from runnel.errors import ReadError
@@ -260,7 +260,8 @@ def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head
     body, pages = book(head=head, foot=foot)
     document = read(pages)
     expected = words(" ".join(line for lines in body for line in lines))
-    furniture = words(f"{head} {foot}".replace("{number}", ""))
+    said = f"{head} {foot}".replace("{number}", "").replace("Page  of 99", "")
+    furniture = words(said)
     # what a head says stays once
     assert sorted(words(document.text)) == sorted(expected + furniture)
     assert "then begind\nende.\n\nNexte" in document.text  # sentences go on over pages
@@ -305,6 +306,79 @@ def test_heads_of_left_and_right_pages_of_a_short_document_are_no_titles(read):
     texts = [text for _, text in shown(document)]
     assert texts.count("4 J. Lee and A. Berg") == 0 and "Delta was dug." in texts
     assert not any(block.headings for block in document.blocks)
+
+
+MARKED = "/Artifact <</Type /Pagination /Subtype /Header>> BDC"
+
+
+def tagged(lines, *, head=(), foot=(), y=700):
+    """A page of a tagged PDF: its lines, and running heads and feet that are marked."""
+    text = [Placed(60, y - 14 * number, line) for number, line in enumerate(lines)]
+    tops = [Placed(60 + 170 * number, 770, cell) for number, cell in enumerate(head)]
+    feet = [Placed(60, 44 - 14 * number, line) for number, line in enumerate(foot)]
+    return [MARKED, *tops, "EMC", "/P <</MCID 0>> BDC", *text, "EMC", "/Artifact BMC", *feet, "EMC"]
+
+
+LONG = ["The permit for the east quarry", "expires in June and must be"]
+REST = ["renewed by the operator before", "blasting can go on at all."]
+
+
+@pytest.mark.parametrize("y", [700, 756])
+@pytest.mark.parametrize("head", [["Report of May"], ["Acme", "Report of May"]])
+def test_marked_heads_and_page_numbers_of_one_or_two_pages_are_no_text(tmp_path, y, head):
+    path = tmp_path / "a.pdf"
+    foot = ["Do not copy this. It is secret.", "Page 1 of 2"]
+    path.write_bytes(drawn_pdf([tagged(LONG + REST, head=head, foot=foot, y=y)]))
+    expected = [" ".join(head), "\n".join(LONG + REST), foot[0]]
+    assert [text for _, text in shown(check(read_pdf(path, Limits())))] == expected
+
+    second = tagged(REST, head=head, foot=[foot[0], "Page 2 of 2"], y=y)
+    path.write_bytes(drawn_pdf([tagged(LONG, head=head, foot=foot, y=y), second]))
+    assert [text for _, text in shown(check(read_pdf(path, Limits())))] == expected
+
+
+def test_the_number_of_a_page_and_of_all_pages_is_no_text_and_ends_no_table(read):
+    rows = [["Name", "Place", "Jobs"], ["Cisco", "Bergen", "192"], ["Maxim", "Oslo", "20"]]
+    pages = [
+        [*(cells(*row) for row in rows), None, None, foot]
+        for foot in ("Page 1 of 2", "Page 2 of 2")
+    ]
+    found = [text for kind, text in shown(read(pages)) if kind == "row"]
+    assert found == [" | ".join(row) for row in rows[1:]] * 2
+    assert "Page" not in read(pages).text
+
+
+def test_marked_names_of_columns_stay_with_their_table(tmp_path):
+    names = ["Elements of the well", "Assessment", "Notes"]
+    places = (60, 250, 400)
+    pages = []
+    for rows in (
+        [["Pump", "Yes", "7"], ["Valve", "No", "9"]],
+        [["Cover", "Yes", "4"], ["Filter", "No", "5"]],
+    ):
+        table = [
+            Placed(x, 690 - 16 * number, cell)
+            for number, row in enumerate(rows)
+            for x, cell in zip(places, row, strict=True)
+        ]
+        heads = [Placed(x, 706, name, font="F2") for x, name in zip(places, names, strict=True)]
+        pages.append([MARKED, Placed(60, 740, "Wells (continued)"), *heads, "EMC", *table])
+    path = tmp_path / "a.pdf"
+    path.write_bytes(drawn_pdf(pages))
+    rows = [block for block in read_pdf(path, Limits()).blocks if block.kind == "row"]
+    assert [row.lead[1:] for row in rows] == [tuple(names)] * 4
+
+
+def test_marked_text_that_is_no_head_stays(tmp_path):
+    path = tmp_path / "a.pdf"
+    lines = [Placed(60, 700 - 14 * number, line) for number, line in enumerate(LONG + REST)]
+    for page in (
+        [MARKED, *lines, "EMC"],  # all of the text is marked
+        [lines[0], MARKED, lines[1], "EMC", *lines[2:]],
+    ):
+        path.write_bytes(drawn_pdf([page]))
+        text = " ".join(read_pdf(path, Limits()).text.split())
+        assert text == " ".join(LONG + REST)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """PDF as it is read on the page: columns, tables, notes, turned pages, and what cannot be seen."""
 
 from itertools import pairwise
-from math import radians, tan
+from math import cos, radians, sin, tan
 
 import pytest
 from helpers.document_checks import check, shown
@@ -957,6 +957,59 @@ def test_turned_names_of_two_lines_are_heads_and_the_label_of_an_axis_is_none(re
     assert [text for _, text in shown(read([axis]))][-1] == "Loudness"
 
 
+def slanted(angle, y, names=TOWNS[0][1:]):
+    """Names above columns, which rise to the right; of a negative angle, they end above them."""
+    places = [162 + 100 * at for at in range(3)]
+    return [
+        Placed(
+            x - (angle < 0) * 5.4 * len(name) * cos(radians(angle)),
+            y - (angle < 0) * 5.4 * len(name) * sin(radians(angle)),
+            name,
+            angle=angle,
+        )
+        for x, name in zip(places, names, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["white", "drawn"])
+@pytest.mark.parametrize("angle", [20, 30, 45, 60, 75, -30, -60, 110])
+def test_slanted_names_of_columns_are_heads(read, angle, drawn):
+    lines = [f"55 {y} m 455 {y} l S" for y in (632, 616, 600, 584)]
+    lines += [f"{x} 584 m {x} 632 l S" for x in (55, 155, 255, 355, 455)]
+    lines += [f"{x} 632 m {x + 50} 682 l S" for x in (155, 255, 355, 455)]
+    page = [Placed(60, 640, "Town"), *slanted(angle, 640), *table(60, 620, TOWNS[1:])]
+    document = read([[*page, *(lines if drawn else [])]])
+    assert [text for _, text in shown(document)] == [" | ".join(row) for row in TOWNS]
+    assert document.blocks[-1].lead == ("", *TOWNS[0])
+
+
+def test_slanted_names_of_several_lines_on_a_turned_page_and_of_two_tables_are_heads(read):
+    names = slanted(45, 640) + [
+        part._replace(x=part.x + 16, text="in 2020") for part in slanted(45, 640)
+    ]
+    page = [Placed(60, 640, "Town"), *names, *table(60, 620, TOWNS[1:])]
+    page = [part._replace(x=800 - part.y, y=part.x, angle=part.angle + 90) for part in page]
+    document = read([page], entries="/Rotate 90")
+    assert document.blocks[-1].lead[2:] == ("Area in 2020", "People in 2020", "Schools in 2020")
+
+    lower = [Placed(60, 340, "Town"), *slanted(45, 340, ["Wells", "Roads", "Farms"])]
+    page = [Placed(60, 640, "Town"), *slanted(45, 640), *table(60, 620, TOWNS[1:])]
+    document = read([[*page, *lower, *table(60, 320, TOWNS[1:])]])
+    assert document.blocks[3].lead == ("", *TOWNS[0])
+    assert document.blocks[-1].lead == ("", "Town", "Wells", "Roads", "Farms")
+
+
+def test_slanted_words_are_whole_and_slanted_letters_are_no_slanted_text(read):
+    months = ["January", "February", "March"]
+    axis = [Placed(100 + 60 * at, 300, month, angle=30) for at, month in enumerate(months)]
+    assert [text for _, text in shown(read([column(60, EAST) + axis]))][-3:] == months
+    # an oblique font that is made of an upright one
+    lines = [
+        f"BT /F1 11 Tf 1 0 0.3 1 60 {600 - 14 * at} Tm ({t}) Tj ET" for at, t in enumerate(EAST)
+    ]
+    assert flat(read([column(60, NOISE) + lines])) == " ".join(NOISE + EAST)
+
+
 @pytest.mark.parametrize(
     "blocks",
     [
@@ -982,6 +1035,22 @@ def test_addresses_beside_each_other_are_read_one_after_the_other(read, blocks):
     expected = [" ".join(filter(None, block)) for block in blocks]
     found = [" ".join(text.split()) for _, text in shown(read([page]))]
     assert found == [*expected, " ".join(EAST) + " Nothing else."]
+
+
+def test_an_address_beside_a_date_is_read_before_it(read):
+    rows = [["Ann Lee", "Oslo, 3 May 2024"], ["12 Mill Street", "Invoice 7712"]]
+    rows += [["Bergen 5003", "Customer 88"]]
+    document = read([table(60, 700, rows, (340, 100))])
+    assert [text for _, text in shown(document)] == [
+        "\n".join(column) for column in zip(*rows, strict=True)
+    ]
+
+
+def test_lines_beside_a_picture_are_read_with_the_column_below_them(read):
+    right = [*EAST, *NOISE]
+    page = [*column(60, DUST, 650), *column(300, right, 720)]
+    document = read([[*page, "q 150 0 0 60 60 660 cm /Im0 Do Q"]])
+    assert flat(document) == " ".join([*DUST, *right])
 
 
 def test_names_and_values_beside_each_other_stay_a_table(read):
@@ -1023,4 +1092,43 @@ def test_a_raised_mark_that_is_drawn_by_itself_belongs_to_its_word(read):
         "Aspirin[a] | 310",
         "Codeine | 15[2]",
         "Quinine | 270",
+    ]
+
+
+def test_a_sentence_goes_on_before_a_date_or_a_name_behind_a_word_that_ends_none(read):
+    first = ["The method is for those whose annuity", "began on this date, or whose date was after"]
+    for second in (
+        ["November 18, 1996, and who", "are older."],
+        ["Mrs. Holm left, and who", "stay."],
+    ):
+        document = read([column(60, first), column(60, second)])
+        assert flat(document) == " ".join(first + second)
+        document = read([column(60, first[1:]), column(60, second)])
+        assert flat(document) == " ".join(first[1:] + second)
+        assert len(shown(document)) == 1
+
+
+def test_a_line_before_a_formula_is_not_joined_to_the_text_behind_it(read):
+    formula = Placed(120, 655, "p(t) = (1, 0)", 8)
+    page = [*column(60, ["All begin in one state,", "and the matrix is"]), formula]
+    behind = Placed(60, 780, "The rows are what the states begin with.")
+    found = [text for _, text in shown(read([page, [behind]]))]
+    assert found[-1] == behind.text and len(found) == 3
+
+
+def test_the_axis_of_a_chart_with_labels_beside_it_is_no_table_that_is_ranked(read):
+    numbers = ["300", "200", "100", "80", "60", "40", "20", "0"]
+    axis = column(60, numbers, 600, 20)
+    bars = [Placed(260, 560, "Slovakia"), Placed(420, 500, "Spain")]
+    years = [Placed(60 + 100 * at, 440, str(2004 + at)) for at in range(4)]
+    document = read([column(60, EAST) + axis + bars + years])
+    assert {kind for kind, text in shown(document) if "Spain" in text or "300" in text} == {
+        "contents"
+    }
+    rows = [["Town", "People"]] + [
+        [town, number] for town, number in zip("ABCDEFGH", numbers, strict=True)
+    ]
+    assert [kind for kind, _ in shown(read([table(60, 600, rows, (200, 200))]))] == [
+        "heads",
+        *["row"] * 8,
     ]

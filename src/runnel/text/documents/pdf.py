@@ -319,14 +319,18 @@ class _Writer:
 
     def _add_rows(self, part: PdfPart) -> None:
         """Add a table, or the rest of one that goes on from the page before."""
-        if not self.table or not part.continues(self.table[-1]):
+        heads = self.table[0].rows[: max(1, self.table[0].heads)] if self.table else []
+        repeats = bool(heads) and part.rows[: len(heads)] == heads
+        if (
+            not heads
+            or not part.continues(self.table[-1])
+            or (part.heads and not repeats and part.page == self.table[-1].page)
+        ):
             self.close_table()
             above = self.before
             self.caption = above.caption() if above and above.page == part.page else ""
-        else:
-            heads = self.table[0].rows[: max(1, self.table[0].heads)]
-            if part.rows[: len(heads)] == heads:  # repeated on each page
-                part = replace(part, rows=part.rows[len(heads) :])
+        elif repeats:  # on each page
+            part = replace(part, rows=part.rows[len(heads) :])
         self.table.append(part)
 
     def close_table(self) -> None:

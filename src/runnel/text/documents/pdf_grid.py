@@ -34,7 +34,7 @@ from runnel.text.documents.pdf_layout import (
     line_of,
     rows_of,
 )
-from runnel.text.documents.pdf_words import Box, Word, turned
+from runnel.text.documents.pdf_words import Box, Word, runs, turned
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
@@ -49,6 +49,7 @@ _MOST_LINES = 6
 # If more than a share of the rows, `_MOST_SEVERAL`, may be so, the table is left to `pdf_layout`.
 _SEVERAL_LINES = 3
 _MOST_SEVERAL = 0.3
+_ABOVE = 2.0  # the largest distance of names above the drawn lines, in heights of a word
 # the least share of rows with words to the left of the drawn lines that are labels of the rows
 _LEAST_LABELED = 0.8
 
@@ -104,14 +105,15 @@ def take_tables(
     if len(lines) <= _MOST_DRAWN:
         for angle in {word.angle for word in words}:
             upright = [word for word in words if word.angle == angle]
-            found = map(_table, _cells(upright, [turned(line, angle) for line in lines]))
-            drawn = [replace(table.part(), page=page) for table in found if table]
-            others = _without(upright, drawn)
-            tables += [part for part in drawn if not _has_labels_beside(part, others)]
+            grids = _cells(upright, [turned(line, angle) for line in lines])
+            found = [table for table in map(_table, grids) if table]
+            free = _without(upright, found)
+            drawn = [replace(_with_names(table, free).part(), page=page) for table in found]
+            tables += [part for part in drawn if not _has_labels_beside(part, free)]
     return _without(words, tables), tables
 
 
-def _without(words: Sequence[Word], tables: Sequence[PdfPart]) -> list[Word]:
+def _without(words: Sequence[Word], tables: Sequence[PdfPart | Table]) -> list[Word]:
     taken = {id(word) for table in tables for word in table.words}
     return [word for word in words if id(word) not in taken]
 
@@ -147,19 +149,15 @@ def _whole(lines: Sequence[Box], first: int) -> np.ndarray:
     Args:
         first: the coordinate along the lines: 0 for level lines, 1 for upright ones.
     """
-    places: list[list[tuple[float, float, float]]] = []
-    for piece in sorted(
+    pieces = sorted(
         ((line[1 - first] + line[3 - first]) / 2, line[first], line[first + 2])
         for line in lines
         if line[first + 2] - line[first] > line[3 - first] - line[1 - first]
-    ):
-        if not places or piece[0] > places[-1][-1][0] + _THIN:
-            places.append([])
-        places[-1].append(piece)
+    )
     whole: list[list[float]] = []
-    for pieces in places:
-        place = (pieces[0][0] + pieces[-1][0]) / 2
-        for _, begin, end in sorted(pieces, key=itemgetter(1)):
+    for run in runs(pieces, lambda a, b: b[0] <= a[0] + _THIN):
+        place = (run[0][0] + run[-1][0]) / 2
+        for _, begin, end in sorted(run, key=itemgetter(1)):
             if whole and whole[-1][0] == place and begin <= whole[-1][2] + _THIN:
                 whole[-1][2] = max(whole[-1][2], end)
             else:
@@ -275,6 +273,31 @@ def _rows_of_cells(cells: list[list[Line]], gaps: Sequence[Gap]) -> list[list[li
     return [[[line_of(cell)] if cell else [] for cell in row] for row in rows]
 
 
+def _with_names(table: Table, others: Sequence[Word]) -> Table:
+    """Return a table with the names of columns that stand above its lines: words with wide spaces
+    above each column but the first. `others`: the words in no table.
+    """
+    left, _, right, top = _extent(table)
+    height = table.words[0].height
+    above = [
+        word
+        for word in others
+        if left < word.right
+        and word.left < right + height
+        and 0 <= word.bottom - top < _ABOVE * height
+    ]
+    names = rows_of(above)[-1] if above else []
+    cells = by_gaps(names, table.gaps)
+    spaces = [b[0].left - a[-1].right for a, b in pairwise(filter(None, cells))]
+    if not all(cells[1:]) or min(spaces, default=0.0) < height:
+        return table
+    return Table(
+        [[[line_of(words)] if words else [] for words in cells], *table.rows],
+        [*table.words, *names],
+        table.gaps,
+    )
+
+
 def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:
     """Return whether most rows of a table have words to the left of its lines. `others`: the words
     in no table.
@@ -301,7 +324,7 @@ def put_tables(parts: list[PdfPart], tables: Iterable[PdfPart]) -> None:
         parts.insert(min(below, default=max(column, default=len(parts) - 1) + 1), table)
 
 
-def _extent(part: PdfPart) -> Box:
+def _extent(part: PdfPart | Table) -> Box:
     """Return the box around the words of a part."""
     return (
         min(word.left for word in part.words),

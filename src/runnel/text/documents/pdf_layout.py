@@ -189,17 +189,20 @@ def level_names(words: Sequence[Word]) -> list[Word]:
     usual = max(counts, key=counts.__getitem__, default=0)
     level = [word for word in words if word.angle == usual]
     others: list[Word] = []
-    # the lines on each cell, by the height and the place of the cell
-    columns: dict[int, dict[float, list[Word]]] = defaultdict(lambda: defaultdict(list))
+    # the lines on each cell, by the bottom, the height and the left side of the cell
+    columns: dict[Gap, dict[float, list[Word]]] = defaultdict(lambda: defaultdict(list))
     for angle in counts.keys() - {usual}:
         for row in rows_of([word for word in words if word.angle == angle]):
-            foot = _foot(one_word(row, "", usual), level)
-            lines = columns[round(foot.bottom)][foot.left] if foot else others
-            lines += row
-    for place, by_column in columns.items():
+            for word in row:
+                foot = _foot(one_word([word], "", usual), level)
+                lines = (
+                    columns[round(foot.bottom), round(foot.height)][foot.left] if foot else others
+                )
+                lines.append(word)
+    for (place, height), by_column in columns.items():
         names = [one_word(line, line_of(line).text, usual) for line in by_column.values()]
         low = min(name.bottom for name in names)
-        if len(names) < _FEW_WORDS or low - place > (1 + _MOST_EMPTY) * names[0].height:
+        if len(names) < _FEW_WORDS or low - place > (1 + _MOST_EMPTY) * height:
             others += chain.from_iterable(by_column.values())
             continue
         high = max(turned(name.box, usual)[3] for name in names)
@@ -209,24 +212,23 @@ def level_names(words: Sequence[Word]) -> list[Word]:
             if max(place + 1, low - _CELL_STEP * word.height) < word.bottom < high
         ]
         bottom = min(beside, default=low)
-        level += [replace(name, bottom=bottom, top=bottom + name.height) for name in names]
+        level += [replace(name, bottom=bottom, top=bottom + height) for name in names]
     return level + others
 
 
 def _foot(name: Word, words: Sequence[Word]) -> Word | None:
     """Return the word directly below a name, if it begins a cell."""
-    reach = name.height / 2
     below = [
         word
         for word in words
         if word.center < name.bottom
-        and word.left - reach < name.right
-        and word.right + reach > name.left
+        and word.left - word.height / 2 < name.right
+        and word.right + word.height / 2 > name.left
     ]
     foot = max(below, key=attrgetter("center"), default=None)
     if foot is None or any(
         0 < foot.left - word.right < _WIDE_SPACE * foot.height
-        and abs(word.center - foot.center) < reach
+        and abs(word.center - foot.center) < foot.height / 2
         for word in words
     ):
         return None
@@ -449,6 +451,9 @@ class _Region:
             # 2. The rows above the run are text above columns, or names of a table's columns.
             if gaps and between:
                 plain += self.rows[start:first]
+                # those beside a picture in the first column are in the columns
+                while plain and plain[-1].left > between[0][0] and part[0].is_close(plain[-1]):
+                    part.insert(0, plain.pop())
             else:
                 part = self.rows[start : run.end]
             start = run.end
@@ -692,7 +697,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     occupied = []  # for each column, the rows with any text
     prose = []  # the columns whose lines go on in the line below
     indexes = 0  # columns of words with dots up to their page
-    addresses = 0
+    addresses: list[bool] = []
     for at, column in enumerate(by_gaps(_words(rows), gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
@@ -702,11 +707,11 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         if long and len(on) > 1 and sum(on) >= _LEAST_GOING_ON * len(on):
             prose.append(at)
         indexes += sum(any(map(is_leader, line.words)) for line in lines) > len(lines) / 4
-        addresses += _is_address([line.text for line in lines])
+        addresses.append(_is_address([line.text for line in lines]))
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
     # 2. All are columns if few lines of the others are in a row with lines of another, or if they
-    # are indexes or addresses.
+    # are indexes or addresses. Beside an address may be a date; labels of a form are before one.
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(occupied)) if at != most]
     aligned = sum(
@@ -714,7 +719,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         for at in others
     )
     unaligned = 2 * aligned < sum(len(occupied[at]) for at in others)
-    if unaligned or indexes > 1 or addresses == len(occupied):
+    if unaligned or indexes > 1 or all(addresses) or (addresses[0] and len(gaps) == 1):
         return gaps
     # 3. Several columns of prose are a table only if their sentences begin in the same rows.
     if len(prose) > 1:

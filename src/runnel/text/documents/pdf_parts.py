@@ -20,7 +20,7 @@ from itertools import groupby
 
 from runnel.text.documents.document import CONTENTS
 from runnel.text.documents.headings import is_title
-from runnel.text.documents.pdf_layout import CAPTION, SENTENCE_END, PdfPart, joined
+from runnel.text.documents.pdf_layout import CAPTION, NUMERIC, SENTENCE_END, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 
@@ -38,6 +38,12 @@ _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
 _AHEAD = 24  # parts that are searched for the rest of a sentence
 _IN_SENTENCE = re.compile(r"\n[^\W\d_A-Z]")  # a line that begins inside a sentence
+# a word that ends no sentence: "was after" / "November 18"
+_OPEN_END = re.compile(
+    r"\b(?:the|an|of|to|in|on|at|by|for|from|with|and|or|nor|than|that|which|after|before|under|over"
+    r"|between|into|your|their|its|is|are|was|were|be|been|der|die|das|dem|den|und|oder|von|mit"
+    r"|f\u00fcr|zu[mr]?|im|am|de[lrs]?|las?|les?|los|el|du|et|ou|que|con|para|por)\Z"
+)
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
 _SPARSE = 0.6  # the largest share of cells that marks fill
@@ -75,7 +81,10 @@ def _mark_plots(parts: Sequence[PdfPart]) -> None:
     """
     for scattered, run in groupby(parts, _is_scattered):
         marks = list(run)
-        if scattered and sum(part.text.count("\n") + 1 for part in marks) >= _MARKS:
+        if (
+            scattered
+            and sum(part.text.count("\n") + max(1, len(part.rows)) for part in marks) >= _MARKS
+        ):
             for part in marks:
                 part.kind = CONTENTS  # no answer is in it, as in a table of contents
                 part.text = part.text or "\n".join(" ".join(row) for row in part.rows)
@@ -84,10 +93,12 @@ def _mark_plots(parts: Sequence[PdfPart]) -> None:
 
 
 def _is_scattered(part: PdfPart) -> bool:
-    cells = [cell for row in part.rows for cell in row]
-    if cells and sum(map(bool, cells)) > _SPARSE * len(cells):
+    filled = [[cell for cell in row if cell] for row in part.rows]
+    # the numbers of an axis, each beside nothing
+    axis = sum(len(row) == 1 and NUMERIC.fullmatch(row[0]) is not None for row in filled)
+    if sum(map(len, filled)) > _SPARSE * sum(map(len, part.rows)):
         return False
-    return not _LONG_WORD.search(" ".join(part.texts()))
+    return 2 * axis > len(filled) or not _LONG_WORD.search(" ".join(part.texts()))
 
 
 # ---- sentences over columns, notes and pages -----------------------------------------------------
@@ -134,7 +145,8 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
             return None  # the next paragraph of the column
         split = re.search(rf"[^\W\d_][-{HYPHEN}]\Z", part.text) and first.isalnum()
         prose = _IN_SENTENCE.search(part.text) is not None
-        whole = prose and part.full and part.text[-1].isalnum() and first.isalnum()
+        ends = prose and part.full and part.text[-1].isalnum()
+        whole = (ends or _OPEN_END.search(part.text) is not None) and first.isalnum()
         # a line alone that is not full is a caption or a running head
         rest = first.islower() and (prose or part.full or after.page == part.page)
         return number if rest or split or (whole and not passed) else None

@@ -1,5 +1,6 @@
 """Running heads, running feet and page numbers of a PDF: lines at the edges of pages that recur on
-pages nearby, apart from numbers that count pages.
+pages nearby, apart from numbers that count pages. Two times suffice for a line that a tagged PDF
+marks as an artifact, and one time for a page number or on the only page.
 
 `edges_of` takes the first and the last lines of a page; `RunningLines.find` says which of them are
 left out, and returns those that are kept. The frame of a line is its text with its numbers
@@ -23,7 +24,7 @@ NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
 _NUMBER_TIMES = 2  # the same, for a page number, and a line with it on every other page
 _PAGE_NUMBER = re.compile(
-    rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*{NUMBER})?\W*", re.IGNORECASE
+    rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*(?:{NUMBER}|\d+))?\W*", re.IGNORECASE
 )
 _EDGE_LINES = 3  # lines at the top of a page, and at its bottom, that are looked at
 _EDGE_WORDS = 120  # only as many words from the top and from the bottom are made into lines
@@ -44,6 +45,7 @@ class Edge(NamedTuple):
     numbers: tuple[int, ...]
     words: list[Word]
     sentence: bool  # it is a sentence of a paragraph, or ends in a hyphen
+    marked: bool  # the PDF says that it is no part of the text, as it says of few others
 
 
 Edges = tuple[list[Edge], list[Edge]]  # the first and the last lines of a page
@@ -69,10 +71,13 @@ def edges_of(words: Sequence[Word]) -> Edges:
     def edge(number: int, step: int) -> Edge:
         text = line_of(rows[number]).text
         apart = not 0 <= step < len(steps) or steps[step] > _APART * usual
+        marked = all(w.artifact for w in rows[number]) and not all(w.artifact for w in upright)
         sentence = text.endswith(HYPHEN) or (not apart and _SENTENCE.search(text) is not None)
         plain = text.lower() if is_roman(text) else text
         numbers = tuple(_value(number) for number in _NUMBER.findall(plain))
-        return Edge(text, _NUMBER.sub(NUMBER, plain), numbers, rows[number], sentence)
+        return Edge(
+            text, _NUMBER.sub(NUMBER, plain), numbers, rows[number], sentence and not marked, marked
+        )
 
     count = min(_EDGE_LINES, len(rows))
     top = [edge(number, number) for number in range(count)]
@@ -120,16 +125,18 @@ class RunningLines:
                 left_out |= {id(word) for word in edge.words}
                 if new:
                     kept[side].append(line)
-        return left_out, kept
+        return left_out, [kept[0], kept[1][::-1]]
 
     def drop_known(self, parts: list[PdfPart]) -> None:
-        """Empty the running lines whose words occur elsewhere."""
+        """Empty the numbers of pages, and the running lines whose words occur elsewhere."""
         kept = {id(head) for head in self.heads.values()}
         texts = [text for part in parts if id(part) not in kept for text in part.texts()]
         body = " ".join(" ".join(texts).lower().split()) if kept else ""
         for words, head in self.heads.items():
             phrases = [part.strip().lower() for part in words.split(NUMBER)]
-            if all(phrase in body for phrase in phrases if re.search(r"\w", phrase)):
+            if _PAGE_NUMBER.fullmatch(words) or all(
+                phrase in body for phrase in phrases if re.search(r"\w", phrase)
+            ):
                 head.text = ""
 
 
@@ -144,7 +151,7 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
         if other == number:
             continue
         for line in edges[side]:
-            if line.frame != edge.frame:
+            if line.frame != edge.frame or (edge.marked and not line.marked):
                 continue
             pairs = list(zip(edge.numbers, line.numbers, strict=True))
             # each number is the same, or counts pages
@@ -153,8 +160,13 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
                 alternates |= abs(number - other) == 2
                 constant |= {place for place, (a, b) in enumerate(pairs) if a == b}
                 break
-    page_number = alternates or _PAGE_NUMBER.fullmatch(edge.frame) is not None
-    if times < (_NUMBER_TIMES if page_number and edge.numbers and not constant else _TIMES):
+    alone = _PAGE_NUMBER.fullmatch(edge.frame) is not None  # or with how many pages there are
+    counts = len(constant) < len(edge.numbers) if alone else alternates and not constant
+    least = _NUMBER_TIMES if edge.marked or (counts and edge.numbers) else _TIMES
+    # Other lines that a tagged PDF marks may be the title of a table that goes on.
+    if times < least and not (
+        edge.marked and (alone or len(near) == 1 or number + 1 in edge.numbers)
+    ):
         return None
     parts = edge.frame.split(NUMBER)
     signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]

@@ -7,9 +7,10 @@ reader of the page cannot see are left out, and a warning says so. `words_of` ha
     _look                how a text object of the PDF is drawn: font, angle, color (`_Look`)
     _words               the word, or words, at a place of PDFium's text
     _raise               numbers of notes and exponents in it
+    _restore_ligatures   letters that the font has lost: "fi" is "i" in PDFium's text
     _straighten          level lines for a page that was scanned askew
     _seen                the words that are not hidden, covered, too pale, or a watermark
-    _restore_ligatures   letters that the font has lost: "fi" is "i" in PDFium's text
+    _erect               upright lines of slanted ones, such as names of columns
     _spelled             words in s p a c e d letters
     _with_initials       words that begin with a large letter
 """
@@ -18,17 +19,18 @@ from __future__ import annotations
 
 import re
 import sys
+from cmath import rect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
-from dataclasses import dataclass, field
+from ctypes import addressof, byref, c_int, c_uint, c_ulong, c_ushort, create_string_buffer
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import pairwise
-from math import inf, pi, tan
+from math import atan2, hypot, inf, pi, remainder, sin, tan
 from operator import attrgetter, itemgetter
-from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import median, mode
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from runnel.text.documents.raised import raised
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pypdfium2 import PdfPage, PdfTextPage
 
+T = TypeVar("T")
 Box = tuple[float, float, float, float]  # left, bottom, right, top; in points
 HYPHEN = "\ufffe"  # PDFium's character for a hyphen at the end of a line, with the line end
 # what is written in place of a character: letters of a ligature; of TeX, also other signs
@@ -74,6 +77,10 @@ _RAISED = 0.1
 _UNITS = 1 << 16  # steps in which PDFium rounds places on a page
 _LEVEL = 0.003  # radians off the nearest of the four directions that do not matter
 _SLANTED = 0.1  # radians off the nearest of the four directions
+_OBLIQUE = 0.2  # radians off, from which text is slanted on purpose: no page was scanned so
+_LINE = 1.15  # the usual height of a line, in sizes of its font
+_SKEWED = 0.1  # the least slope of the letters of an oblique font that is made of an upright one
+_ARTIFACT = "Artifact\0".encode("utf-16-le")  # the mark of a running head, for one
 _INVISIBLE = (3, 7)  # modes of drawing text that leave no marks
 _SCAN = 0.5  # the share of a page that its pictures cover, from which it is a scan
 _PALE = 225  # the least of the three colors of text that may be too pale to be seen
@@ -140,6 +147,7 @@ class Word:
         line_start: whether PDFium begins a line with it.
         box: in the page's own coordinates.
         at, length: its characters in PDFium's text.
+        artifact: whether the PDF says that it is no part of the text, such as a page number.
     """
 
     text: str
@@ -153,6 +161,7 @@ class Word:
     box: Box
     at: int = 0
     length: int = 0
+    artifact: bool = False
     height: float = field(init=False)
     center: float = field(init=False)
 
@@ -182,7 +191,10 @@ class _Look(NamedTuple):
     pale: bool = False
     faint: bool = False
     turn: float = 0.0  # in radians, off the nearest of the four directions; clockwise
+    slant: float = 0.0  # in radians, counterclockwise, of slanted text; 0 for other text
+    size: float = 0.0  # the height of a line, in points
     drawn: int = 0  # the place in memory of the text object
+    artifact: bool = False  # whether the PDF says that it is no part of the text
 
 
 def words_of(page: PdfPage) -> PageWords:
@@ -226,8 +238,8 @@ def one_word(words: Sequence[Word], text: str, angle: int) -> Word:
     """
     first = words[0]
     last = words[-1]
-    box = reduce(around, [word.box for word in words])
-    left, bottom, right, _ = turned(box, angle)
+    places = [(w.left, w.bottom, w.right, w.top) for w in words]
+    left, bottom, right, _ = turned(reduce(around, places), (angle - first.angle) % 4)
     return Word(
         text,
         left,
@@ -237,7 +249,7 @@ def one_word(words: Sequence[Word], text: str, angle: int) -> Word:
         angle,
         first.font,
         first.line_start,
-        box,
+        reduce(around, [word.box for word in words]),
         first.at,
         last.at + last.length - first.at,
     )
@@ -292,19 +304,17 @@ class _Reader:
 
     def read(self) -> PageWords:
         words: list[Word] = []
-        looks: list[_Look] = []
         end = 0
         for match in _WORD.finditer(self.text):
             start = match.start()
             line_start = "\n" in self.text[end:start] or self.text[end - 1 : end] == HYPHEN
             end = match.end()
-            look = self._look(start)
-            for word in self._words(start, end, look, line_start):
-                words.append(word)
-                looks.append(look)
-        _straighten(words, median([look.turn for look in looks] or [0.0]))
-        words = self._seen(words, looks)
+            words += self._words(start, end, self._look(start), line_start)
+        looks = [self._look(word.at) for word in words]
         self._restore_ligatures()
+        words = _straighten(words, median([look.turn for look in looks] or [0.0]))
+        words = self._seen(words, looks)
+        words = _erect(words, [self._look(word.at) for word in words])
         if _MAY_BE_VERTICAL.search(self.text) and self._has_lost_lines():
             self.faults.add(_LOST_LINES)
         for word in words:
@@ -323,29 +333,48 @@ class _Reader:
         key = addressof(drawn.contents) if drawn else 0
         if key in self.looks:
             return self.looks[key]
-        turns = raw.FPDFText_GetCharAngle(self.layer, at) / (pi / 2)
-        look = _Look("", -round(turns) % 4)  # PDFium counts clockwise
+        matrix = raw.FS_MATRIX()
+        raw.FPDFText_GetMatrix(self.layer, at, byref(matrix))
+        slant = atan2(matrix.b, matrix.a)  # not PDFium's angle, which upright slanted letters have
+        turn = remainder(-slant, pi / 2)
+        look = _Look("", round(slant / (pi / 2)) % 4)
         if drawn:
             font = raw.FPDFTextObj_GetFont(drawn)
             name = create_string_buffer(_FONT_NAME_BYTES)
             raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
             family = name.value.decode("utf-8", "replace").rpartition("+")[2]
+            oblique = abs(matrix.a * matrix.c + matrix.b * matrix.d) > _SKEWED * (
+                matrix.a**2 + matrix.b**2
+            )
             *colors, opacity = (c_uint(0) for _ in range(4))
             raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
             lightness = min(color.value for color in colors)
             mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
             filled = mode in (0, 4)
             look = _Look(
-                family or str(addressof(font.contents)),
+                (family or str(addressof(font.contents))) + ("-Oblique" if oblique else ""),
                 look.angle,
                 mode in _INVISIBLE,
                 filled and lightness >= _PALE,
                 filled and (opacity.value < _OPAQUE or lightness > _FAINT),
-                (turns - round(turns)) * pi / 2,
+                turn,
+                slant if abs(turn) > _OBLIQUE else 0.0,
+                _LINE * raw.FPDFText_GetFontSize(self.layer, at) * hypot(matrix.c, matrix.d),
                 key,
+                self._is_artifact(drawn),
             )
         self.looks[key] = look
         return look
+
+    def _is_artifact(self, drawn: Any) -> bool:
+        """Return whether a text object has the mark of what is no part of the text."""
+        name = (c_ushort * (len(_ARTIFACT) // 2))()
+        count = self.raw.FPDFPageObj_CountMarks(drawn)
+        return any(
+            self.raw.FPDFPageObjMark_GetName(mark, name, len(_ARTIFACT), byref(c_ulong()))
+            and bytes(name) == _ARTIFACT
+            for mark in (self.raw.FPDFPageObj_GetMark(drawn, number) for number in range(count))
+        )
 
     def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
         """Yield the word at a place of PDFium's text; several if it is on several lines."""
@@ -355,9 +384,20 @@ class _Reader:
             return
         last = first if end == start + 1 else self.box(end - 1) or first
         angle = look.angle
-        low = turned(first, angle) if angle else first
-        high = turned(last, angle) if angle else last
-        # 2. Neither middle is beside the other character: it is vertical writing, or each character
+        low = _upright(first, look)
+        high = _upright(last, look)
+        # 2. PDFium joins slanted words of lines that are near each other.
+        others = [
+            at
+            for at in (range(start, end) if look.slant or self._look(end - 1).slant else ())
+            if self._look(at).slant != look.slant
+            or abs(_upright(self.box(at) or first, look)[1] - low[1]) > look.size / 2
+        ]
+        if others:
+            yield from self._words(start, others[0], look, line_start)
+            yield from self._words(others[0], end, self._look(others[0]), True)
+            return
+        # 3. Neither middle is beside the other character: it is vertical writing, or each character
         # is a word of its own.
         middles = (low[1] + low[3]) / 2, (high[1] + high[3]) / 2
         if not (low[1] <= middles[1] <= low[3] or high[1] <= middles[0] <= high[3]):
@@ -370,18 +410,18 @@ class _Reader:
                 for at in range(start, end):
                     yield from self._words(at, at + 1, look, line_start or at > start)
                 return
-        # 3. The higher character gives the word's height, but not a large first letter.
+        # 4. The higher character gives the word's height, but not a large first letter.
         heights = low[3] - low[1], high[3] - high[1]
         initial = heights[0] > _INITIAL_SIZE * heights[1] and self.text[end - 1].islower()
         core = low if heights[0] >= heights[1] and not initial else high
         if high[2] - low[0] > _LEAST_MEAN_WIDTH * (core[3] - core[1]) * (end - start):
             cut = self._gap(start, end, look, _LEAST_GAP * (core[3] - core[1]))
-            # 4. PDFium leaves out some spaces between cells of a table.
+            # 5. PDFium leaves out some spaces between cells of a table.
             if cut:
                 yield from self._words(start, cut, look, line_start)
                 yield from self._words(cut, end, look, False)
                 return
-        # 5. The word, its letters that may be ligatures, and its raised numbers.
+        # 6. The word, its letters that may be ligatures, and its raised numbers.
         word = Word(
             self.text[start:end],
             min(low[0], high[0]),
@@ -394,14 +434,15 @@ class _Reader:
             first if last is first else around(first, last),
             start,
             end - start,
+            look.artifact,
         )
         same = self.same[_looks_of(word, word.text)]
         same.append(word)
-        if len(same) == 1:
+        if len(same) == 1 and not look.slant:
             for match in _LOST_LETTERS.finditer(word.text):
                 self._measure(word, match)
         level = word.text.isdecimal() and first[1] == last[1]
-        if _DIGITS.search(word.text) and not level:
+        if _DIGITS.search(word.text) and not (level or look.slant):
             self._raise(word)
         yield word
 
@@ -410,7 +451,7 @@ class _Reader:
         there is none, or one between all of several letters, as in the boxes of a form.
         """
         boxes = [self.box(at) for at in range(start, end)]
-        sides = [turned(box, look.angle) for box in boxes if box]
+        sides = [_upright(box, look) for box in boxes if box]
         wide = [b[0] - a[2] > least for a, b in pairwise(sides)]
         if len(sides) < end - start or not any(wide) or (all(wide) and len(wide) > 1):
             return 0
@@ -602,14 +643,74 @@ class _Reader:
                     self.faults.add(_DOUBTFUL)
 
 
-def _straighten(words: list[Word], turn: float) -> None:
-    """Move the words of a page that was scanned askew into level lines. `turn`: in radians."""
-    if _LEVEL < abs(turn) < _SLANTED:
-        for word in words:
-            rise = -word.left * tan(turn)
-            word.bottom -= rise
-            word.top -= rise
-            word.center -= rise
+def runs(items: Iterable[T], belongs: Callable[[T, T], bool]) -> list[list[T]]:
+    """Return items in runs. `belongs`: of an item and the next one, whether they are in one run."""
+    found: list[list[T]] = []
+    for item in items:
+        if not found or not belongs(found[-1][-1], item):
+            found.append([])
+        found[-1].append(item)
+    return found
+
+
+def _straighten(words: list[Word], turn: float) -> list[Word]:
+    """Return the words of a page that was scanned askew in level lines. `turn`: in radians."""
+    if not _LEVEL < abs(turn) < _SLANTED:
+        return words
+    slope = tan(turn)
+    return [
+        replace(word, bottom=word.bottom + word.left * slope, top=word.top + word.left * slope)
+        for word in words
+    ]
+
+
+def _upright(box: Box, look: _Look) -> Box:
+    """Return the box of a character in coordinates in which its text is level. The box around a
+    slanted one tells where its middle is.
+    """
+    if not look.slant:
+        return turned(box, look.angle)
+    middle = complex(box[0] + box[2], box[1] + box[3]) / 2 * rect(1, -look.slant)
+    half = look.size / 2
+    return middle.real - half / 2, middle.imag - half, middle.real + half / 2, middle.imag + half
+
+
+def _erect(words: Sequence[Word], looks: Sequence[_Look]) -> list[Word]:
+    """Return words with slanted lines turned about their lower ends, so that they stand upright
+    above what is below these ends, as names of columns do.
+    """
+    usual = mode([look.angle for look in looks if not look.slant] or [0])
+    lines = runs(
+        zip(words, looks, strict=True),
+        lambda a, b: a[1].slant == b[1].slant and abs(a[0].bottom - b[0].bottom) < 1,
+    )
+    return [word for line in lines for word in _stand(line, usual)]
+
+
+def _stand(line: Sequence[tuple[Word, _Look]], usual: int) -> list[Word]:
+    """Return the words of a line, which stand upright if they are slanted. `usual`: the angle of
+    most words of the page.
+    """
+    words = [word for word, _ in line]
+    slant = line[0][1].slant
+    if not slant:
+        return words
+    turn = slant - usual * pi / 2
+    up = 1 if sin(turn) > 0 else -1  # whether the line rises, or falls
+    end = words[0].left if up > 0 else words[-1].right
+    # its lower end, as if most text of the page were level
+    foot = complex(end, words[0].bottom) * rect(1, turn)
+    return [
+        replace(
+            word,
+            left=word.left - end + up * foot.imag,
+            right=word.right - end + up * foot.imag,
+            bottom=-up * foot.real,
+            top=word.height / 2 - up * foot.real,  # they are nearer now
+            angle=(usual + up) % 4,
+        )
+        for word in words
+    ]
 
 
 def _looks_of(word: Word, text: str) -> tuple[str, str, float]:
@@ -650,13 +751,7 @@ def is_inside(box: Box, bounds: Box) -> bool:
 
 def _spelled(words: list[Word]) -> list[Word]:
     """Join the letters of words that are set in spaced letters, as some titles are."""
-    runs: list[list[Word]] = []
-    for word in words:
-        if runs and _are_letters(runs[-1][-1], word):
-            runs[-1].append(word)
-        else:
-            runs.append([word])
-    return [word for run in runs for word in _without_spaces(run)]
+    return [word for run in runs(words, _are_letters) for word in _without_spaces(run)]
 
 
 def _with_initials(words: list[Word]) -> list[Word]:
