@@ -478,7 +478,8 @@ def parsed(model, max_tokens, *documents):
 
 def test_nodes_of_llama_index_have_their_exact_places(model):
     document = llama_index.Document(text=TEXT, metadata={"file": "t"})
-    nodes = parsed(model, 6, document, llama_index.Document(text=" \n"))
+    blank = [llama_index.Document(text=text) for text in (" \n", "", "\u200b")]
+    nodes = parsed(model, 6, document, *blank)
     assert [node.text for node in nodes].count("A cat ran.") == 2
     end = 0
     for node in nodes:

@@ -414,6 +414,19 @@ def test_a_blank_text_of_a_batch_has_a_vector_of_its_own(model, caplog):
         there.train().preprocess(["cat", ""])
 
 
+@pytest.mark.parametrize("change", ["half", "bfloat16"])
+@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2"])
+def test_weights_of_another_precision_give_near_vectors_and_scores(name, change):
+    texts = ["a mill", "rain fell on the roof"]
+    pairs = [("who keeps the mill", "Ada keeps the mill."), ("who keeps the mill", "Rain fell.")]
+    vectors = getattr(sentence_transformer(name), change)().encode(texts)
+    expected = Embedder.load(name).encode(texts)
+    assert (vectors * expected).sum(1).min() > 0.99
+    scores = getattr(cross_encoder(name), change)().predict(pairs)
+    exact = [Reranker.load(name).score(query, [text])[0] for query, text in pairs]
+    np.testing.assert_allclose(scores, exact, atol=0.3)
+
+
 @pytest.mark.parametrize("name", ["pocket", "tiny"])
 def test_tokens_have_vectors_from_which_the_text_is_pooled(name, model):
     model = load_model("pocket", dtype="float32") if name == "pocket" else model

@@ -5,6 +5,7 @@ expects, on the same texts.
 import asyncio
 import datetime
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import haystack
@@ -193,6 +194,64 @@ def test_a_filter_is_of_the_library_and_k_counts_what_it_leaves(kind, folder):
     assert len(ours.search("The cat sat on the mat.", 2, 2021)) == 2
     assert len(ours.search("The cat sat on the mat.", 5, 2020)) == 5
     assert ours.search("the cat", 5, 3000) == []
+
+
+OURS = {"year": {">=": 2021}}
+HAYSTACK = {"field": "meta.year", "operator": ">=", "value": 2021}
+LLAMA_INDEX = MetadataFilters(filters=[MetadataFilter(key="year", value=2020)])
+FOREIGN = [  # filters of other services: of Chroma and Pinecone, Qdrant, Milvus, and so on
+    {"year": {"$gte": 2021}},
+    {"$and": [{"year": 2020}, {"tags": "a"}]},
+    {"must": [{"key": "year", "match": {"value": 2020}}]},
+    {"bool": {"filter": [{"term": {"year": 2020}}]}},
+    {"operator": "AND", "conditions": [{**HAYSTACK, "operator": "=>"}]},
+    {"year": None},
+    {"year": {}},
+    "year > 2020",
+    [("year", ">", 2020)],
+    2020,
+]
+
+
+def calls_with(store, retriever, filters):
+    """Calls of a store, or of Haystack's search in it, with filters."""
+    if isinstance(store, for_langchain.RunnelVectorStore):
+        return [
+            partial(store.similarity_search, "the cat", filter=filters),
+            partial(store.max_marginal_relevance_search, "the cat", filter=filters),
+        ]
+    if isinstance(store, for_llama_index.RunnelVectorStore):
+        return [
+            partial(store.query, VectorStoreQuery(query_str="the cat", filters=filters)),
+            partial(store.get_nodes, filters=filters),
+            partial(store.delete_nodes, filters=filters),
+        ]
+    return [
+        partial(retriever.run, "the cat", filters=filters),
+        partial(store.filter_documents, filters),
+        partial(store.delete_by_filter, filters),
+        partial(store.update_by_filter, filters, {"year": 1}),
+    ]
+
+
+@pytest.mark.parametrize("stored", [TEXTS, {}])
+def test_a_filter_of_another_service_is_refused_and_changes_nothing(kind, folder, stored):
+    """Also in a store without texts, whose metadata the filter could be compared with."""
+    ours = kind(*folder)
+    if stored:
+        ours.add(stored)
+    foreign = {
+        of_langchain: [HAYSTACK, LLAMA_INDEX, {"$contains": "cat"}],
+        of_llama_index: [OURS, HAYSTACK, {}],
+        of_haystack: [OURS, LLAMA_INDEX],
+    }[kind]
+    retriever = for_haystack.RunnelRetriever(folder[0])
+    for wrong in [*FOREIGN, *foreign]:
+        for call in calls_with(ours.store, retriever, wrong):
+            with pytest.raises((InputError, haystack.errors.FilterError)) as error:
+                call()
+            assert "\n" not in str(error.value)
+    assert sorted(ours.get(list(stored))) == sorted(rows(*stored))
 
 
 def test_a_blank_text_is_kept_with_one_note_and_never_found(kind, folder, caplog):

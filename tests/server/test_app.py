@@ -341,10 +341,11 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
 
 
 OPENAI = {"error"}
+DETAIL = {"detail"}  # for clients of Jina and Voyage
 COHERE = {"message"}
 TEI = {"error", "error_type"}
 POSTS = {  # by route: the fields of an error, and a body
-    "/v1/embeddings": (OPENAI, {"input": "a b c d"}),
+    "/v1/embeddings": (OPENAI | DETAIL, {"input": "a b c d"}),
     "/v1/find": (OPENAI, {"query": "a", "documents": ["b c d"]}),
     "/v1/search": (OPENAI, {"query": "a b c d"}),
     "/v1/verify": (OPENAI, {"quote": "a", "text": "b c d"}),
@@ -357,7 +358,7 @@ POSTS = {  # by route: the fields of an error, and a body
     "/v1/embed": (COHERE, {"texts": ["a b c d"]}),
     "/v2/embed": (COHERE, {"texts": ["a b c d"]}),
     "/v1/tokenize": (COHERE, {"text": "a b c d"}),
-    "/v1/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
+    "/v1/rerank": (COHERE | DETAIL, {"query": "a", "documents": ["b c d"]}),
     "/v2/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
     "/rerank": (COHERE | TEI, {"query": "a", "texts": ["b c d"]}),
 }

@@ -157,6 +157,38 @@ def test_two_values_for_one_wish_and_what_is_not_there_are_refused(server):
     assert len(vectors_of(post(server, "/v1/embeddings", {"input": "a"} | same))[0]) == 3
 
 
+def test_errors_have_what_clients_of_jina_and_voyage_read(server):
+    """Both clients report `detail`, and say that an answer without it is invalid."""
+    embed = {"input": ["a", ""]}
+    rank = {"query": "a", "documents": []}
+    for path, body, named in (
+        ("/v1/embeddings", embed, "input[1]"),
+        ("/v1/embeddings", embed | {"model": "voyage-3"}, "voyage-3"),
+        ("/v1/rerank", rank, "documents"),
+        ("/v1/multimodalembeddings", {}, "multimodal"),
+        ("/v1/contextualizedembeddings", {}, "contextualized"),
+    ):
+        refused = server.post(path, json=body).json()
+        assert named in refused["detail"]
+        assert refused["detail"] == (refused.get("message") or refused["error"]["message"])
+
+
+def test_one_text_of_jina_may_be_an_object(server, embedder):
+    found = vectors_of(post(server, "/v1/embeddings", {"input": {"text": TEXTS[0]}}))
+    close(found, embedder.encode(TEXTS[:1]))
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        plain, other = (
+            post(server, path, {"query": query, "documents": DOCUMENTS})["results"]
+            for query in (QUERY, {"text": QUERY})
+        )
+        assert plain == other
+    for wrong in ({"input": {"text": ""}}, {"input": {"image": "a"}}, {"input": {}}):
+        assert "input" in server.post("/v1/embeddings", json=wrong).json()["detail"]
+    for query in ({"text": ""}, {"text": 3}, {"words": "a"}, {"text": "a", "id": "b"}):
+        done = server.post("/v1/rerank", json={"query": query, "documents": DOCUMENTS})
+        assert done.status_code == 400 and done.json()["detail"].startswith("query")
+
+
 def order_of(results):
     return [one["index"] for one in results]
 
@@ -180,7 +212,7 @@ def test_rerank_as_voyage_jina_and_litellm_send_it(server):
     assert "max_doc_length" in answer["meta"]["warnings"][0]
     for wrong in ({"top_n": 1, "top_k": 2}, {"return_embeddings": True}, {"model": "rerank-2.5"}):
         done = server.post("/v1/rerank", json=body | wrong)
-        assert done.status_code in (400, 404) and set(done.json()) == {"message"}
+        assert done.status_code in (400, 404) and set(done.json()) == {"message", "detail"}
         assert next(iter(wrong)) in done.text
     tei = {"query": QUERY, "texts": DOCUMENTS, "top_n": 2, "return_text": True}
     tei |= {"raw_scores": False, "truncate": False, "truncation_direction": "Right"}
@@ -268,14 +300,18 @@ def test_huggingface_client(server, embedder):
     )[0]
     assert abs(np.linalg.norm(found) - 1) > 0.01
     close(found / np.linalg.norm(found), expected[0])
-    client = huggingface_hub.InferenceClient(model=f"{server.base_url}/predict")
-    found = client.text_classification([QUERY, DOCUMENTS[1]])
+    close(client.feature_extraction(TEXTS, encoding_format="float", dimensions=384), expected)
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError, match="it is 'base64'"):
+        client.feature_extraction(TEXTS, encoding_format="base64")
     score = post(server, "/rerank", {"query": QUERY, "texts": [DOCUMENTS[1]]})[0]["score"]
-    assert found.label == "LABEL_0" and found.score == pytest.approx(score, abs=1e-5)
-    with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as error:
-        client.text_classification("I like you")
-    refused = error.value.response
-    assert refused.status_code == 422 and "pair [query, text]" in refused.json()["error"]
+    for address in (str(server.base_url), f"{server.base_url}/predict"):
+        client = huggingface_hub.InferenceClient(model=address)
+        found = client.text_classification([QUERY, DOCUMENTS[1]], top_k=10_000)
+        assert found.label == "LABEL_0" and found.score == pytest.approx(score, abs=1e-5)
+        with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as error:
+            client.text_classification("I like you")
+        refused = error.value.response
+        assert refused.status_code == 422 and "pair [query, text]" in refused.json()["error"]
 
 
 def test_the_vectors_of_tokens_pool_to_the_vector_of_the_text(server, embedder):
@@ -364,6 +400,7 @@ def test_what_services_do_not_have_is_refused_in_their_shape(server):
         ("/decode", tei),
         ("/v1/nothing", {"error"}),
         ("/v1/detokenize", {"message"}),
+        ("/v1/datasets", {"message"}),
         ("/v2/chat", {"message"}),
     ):
         done = server.post(path, json={"inputs": "a"})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Self
 
 from runnel import records
-from runnel.checks import expect_count, expect_text
+from runnel.checks import expect_count, expect_text, refuse_when
 from runnel.errors import InputError, needing
 from runnel.integrations.calls import (
     LIBRARY,
@@ -247,6 +247,13 @@ def _document(row: DocumentRow) -> Document:
 def _matcher(filters: Filters | None) -> Matches | None:
     if not filters:
         return None
+    refuse_when(
+        (
+            not isinstance(filters, dict),
+            f"the filters are {filters!r:.80}; expected a dict of Haystack",
+        )
+    )
+    document_matches_filter(filters, Document(id="any"))  # refuses a wrong filter of an empty store
     return lambda row: document_matches_filter(filters, _document(row))
 
 

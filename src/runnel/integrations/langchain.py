@@ -29,7 +29,7 @@ from runnel.integrations.calls import (
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.search.filters import Filter, matches
+from runnel.search.filters import Filter, conditions, matches
 from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 
@@ -185,6 +185,8 @@ class RunnelVectorStore(VectorStore):
         self, query: str | Sequence[float], k: int = 4, filter: DocumentFilter | None = None
     ) -> list[tuple[Document, float]]:
         """Return the k documents nearest to a query or a vector (d,), with their cosines."""
+        if filter is not None and not callable(filter):
+            conditions(filter, None)  # refuses a wrong filter, also of an empty store
         fits = filter if callable(filter) else lambda one: matches(filter or {}, one.metadata)
         chosen = None if filter is None else lambda row: fits(_document(row))
         return [(_document(row), score) for row, score in self._texts.nearest(query, k, chosen)]

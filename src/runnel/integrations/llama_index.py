@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from runnel import records
-from runnel.checks import expect_choice, expect_count, expect_text
+from runnel.checks import expect_choice, expect_count, expect_text, refuse_when
 from runnel.errors import needing
 from runnel.integrations.calls import (
     LIBRARY,
@@ -138,8 +138,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
 
     The nodes of a document have all its text but whitespace between them, and exact
     `start_char_idx` and `end_char_idx`, which the library's parsers find by searching for the text,
-    so that a repeated text may have the place of another. Texts without a visible character have no
-    nodes.
+    so that a repeated text may have the place of another. Texts without a token have no nodes.
 
     Args:
         model: an embedder, or what `Embedder.load` takes; its tokens are counted.
@@ -183,7 +182,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
         return nodes
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        if not text.strip():
+        if self._loaded.is_empty(text):
             return []
         model = self._loaded.model
         tokens = read_sentences(
@@ -278,7 +277,7 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
         mode = query.mode.value
         expect_choice(mode, _MODES, "the mode of a query of RunnelVectorStore")
         matches = None
-        if query.filters or query.node_ids or query.doc_ids:
+        if query.filters is not None or query.node_ids or query.doc_ids:
             # the library gives no ids as an empty list
             matches = _matcher(query.filters, query.node_ids or None, query.doc_ids or None)
         if mode in ("default", "mmr"):
@@ -356,6 +355,12 @@ def _matcher(
     doc_ids: Collection[str] | None = None,
 ) -> Matches:
     """Return whether a text is of these nodes and source documents, and its metadata fits."""
+    refuse_when(
+        (
+            not isinstance(filters, MetadataFilters | None),
+            f"the filters are {filters!r:.80}; expected MetadataFilters",
+        )
+    )
     return lambda row: (
         (node_ids is None or row.id in node_ids)
         and (doc_ids is None or _source(row) in doc_ids)

@@ -217,12 +217,12 @@ class _ModelModule(InputModule):
         """
         if self.training or torch.is_grad_enabled() or self.backbone.device.type != "cpu":
             return False
-        seen = self._versions()
-        if seen != self._seen:
+        if self._versions() != self._seen:
             with _outside_inference():
                 self.backbone.eval()
+                self.model.heads.float()  # `half` and `bfloat16` are for the backbone alone
                 self.model.refresh()
-            self._seen = seen
+            self._seen = self._versions()
         return True
 
     @contextmanager

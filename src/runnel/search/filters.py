@@ -46,24 +46,39 @@ Condition = tuple[str, str, Any]  # field, comparison or "in", value
 IDS = ""  # stands for the ids of the documents, where a field is expected
 
 
-def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition]:
-    """Check a filter against the fields of an index, and return its conditions."""
-    if not isinstance(given, Mapping):
+def conditions(given: Filter, fields: Mapping[str, FieldType] | None) -> list[Condition]:
+    """Check a filter against the fields of an index (None: any fields, of the types of the filter's
+    values), and return its conditions.
+    """
+    # without fields, filters of other programs look like equality: Haystack's, and "$or"
+    if not isinstance(given, Mapping) or (
+        fields is None
+        and ({"field", "operator"} <= given.keys() or any(str(name)[:1] == "$" for name in given))
+    ):
         raise InputError(
             f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}'
         )
+
+    def check(name: str, value: object) -> Any:
+        kind = _KINDS.get(type(value), "str") if fields is None else fields[name]
+        return typed(name, value, kind)
+
     checked: list[Condition] = []
     for name, value in given.items():
-        expect_choice(name, fields, "a field in the filter (an index has those of Index.create)")
+        expect_choice(
+            name,
+            given if fields is None else fields,
+            "a field in the filter (an index has those of Index.create)",
+        )
         if isinstance(value, Mapping):
             # an empty mapping is an error, as an unknown comparison is
             for sign, bound in (value or {"": None}).items():
                 expect_choice(sign, _SIGNS, f"the comparison of {name!r}")
-                checked.append((name, sign, typed(name, bound, fields[name])))
+                checked.append((name, sign, check(name, bound)))
         elif isinstance(value, list | tuple | set | frozenset):
-            checked.append((name, "in", [typed(name, item, fields[name]) for item in value]))
+            checked.append((name, "in", [check(name, item) for item in value]))
         else:
-            checked.append((name, "=", typed(name, value, fields[name])))
+            checked.append((name, "=", check(name, value)))
     return checked
 
 

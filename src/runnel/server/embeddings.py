@@ -70,7 +70,7 @@ def _shape(given: object) -> str:
 
 
 Input = Annotated[
-    Annotated[Text, Tag("a text")]
+    Annotated[TextItem, Tag("a text")]
     | Annotated[Annotated[list[TextItem], Some], Tag("some texts")]
     | Annotated[Annotated[list[Ids], Some], Tag("rows of ids")]
     | Annotated[Ids, Tag("a row of ids")],
@@ -210,8 +210,8 @@ class TextsToRead:
         """Return what to read for a field's value of `Input`. Texts are cut, at their end, unless
         one of `cuts` is False, or "left": to cut at the beginning.
         """
-        single = isinstance(given, str) or isinstance(given[0], int)
-        items = {field: given} if single else placed(field, given)
+        single = isinstance(given, str | TextObject) or isinstance(given[0], int)
+        items = {field: getattr(given, "text", given)} if single else placed(field, given)
         cut = not any(wish is False or str(wish).lower() == "left" for wish in cuts)
         return cls(items, prompt, cut)
 

@@ -95,18 +95,18 @@ class Refusal(HTTPException):
         status, openai, tei = _KINDS[self.kind]
         if issubclass(body, TeiErrorBody):
             status = _TEI_STATUS.get(self.kind, status)
-        fields: dict[str, object] = {
+        openai_error = {
             "message": self.message,
-            "error": self.message,
-            "error_type": tei,
+            "type": openai,
+            "param": self.param,
+            "code": self.code,
         }
-        if body is OpenAIErrorBody:
-            fields["error"] = {
-                "message": self.message,
-                "type": openai,
-                "param": self.param,
-                "code": self.code,
-            }
+        fields = {
+            "message": self.message,
+            "error": openai_error if issubclass(body, OpenAIErrorBody) else self.message,
+            "error_type": tei,
+            "detail": self.message,
+        }
         return JSONResponse(
             {name: fields[name] for name in body.model_fields}, status, self.headers
         )
@@ -127,10 +127,22 @@ class OpenAIErrorBody(BaseModel):
     error: OpenAIError
 
 
+class EmbeddingsErrorBody(OpenAIErrorBody):
+    """An error of /v1/embeddings, for clients of OpenAI, Jina and Voyage."""
+
+    detail: str
+
+
 class CohereErrorBody(BaseModel):
-    """An error as Cohere's clients read it; Jina's read the status."""
+    """An error as Cohere's clients read it."""
 
     message: str
+
+
+class FirstRerankErrorBody(CohereErrorBody):
+    """An error of /v1/rerank, for clients of Cohere, Jina and Voyage."""
+
+    detail: str
 
 
 class TeiErrorBody(BaseModel):
@@ -152,12 +164,17 @@ _TEI = (
 )  # fmt: skip
 _COHERE = (
     "/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed", "/v1/tokenize", "/v1/detokenize",
-    "/v1/chat", "/v2/chat", "/v1/classify", "/v1/check-api-key",
+    "/v1/chat", "/v2/chat", "/v1/classify", "/v1/check-api-key", "/v1/embed-jobs", "/v1/datasets",
+    "/v1/generate", "/v1/summarize", "/v1/connectors",
 )  # fmt: skip
 # by path, the body of its errors; other paths have `OpenAIErrorBody`
 _BODIES: Mapping[str, type[BaseModel]] = {
     **dict.fromkeys(_TEI, TeiErrorBody),
     **dict.fromkeys(_COHERE, CohereErrorBody),
+    "/v1/embeddings": EmbeddingsErrorBody,
+    "/v1/multimodalembeddings": EmbeddingsErrorBody,
+    "/v1/contextualizedembeddings": EmbeddingsErrorBody,
+    "/v1/rerank": FirstRerankErrorBody,
     "/rerank": RerankErrorBody,
 }
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from runnel.batching import top
 from runnel.models.memory import Remembered
@@ -65,7 +65,14 @@ RankDocument = Annotated[
 class RerankRequest(Body):
     """A query and documents, with the fields of Cohere, Jina and Voyage."""
 
-    query: Query
+    query: Annotated[
+        Query,
+        BeforeValidator(  # Jina's may be an object, as documents may
+            lambda given: (
+                given["text"] if isinstance(given, dict) and given.keys() == {"text"} else given
+            )
+        ),
+    ]
     documents: Annotated[list[RankDocument], Some]
     model: str | None = None
     top_n: TopN = None

@@ -29,6 +29,7 @@ from runnel.server.embeddings import (
     read_rows,
 )
 from runnel.server.refusals import error_responses
+from runnel.server.rerank import PredictRequest, predict
 from runnel.server.work import QueuedRequest
 
 router = APIRouter(tags=["TEI"])
@@ -60,6 +61,7 @@ class EmbedRequest(EmbedAllRequest):
 
     normalize: UnitLength = None
     dimensions: Dimensions = None
+    encoding_format: Literal["float"] | None = None
 
 
 class SimilarityInputs(Body):
@@ -139,25 +141,34 @@ async def similarity(body: SimilarityRequest, request: Request, context: InConte
     return await embed_texts(context, request, replace(wanted, items=texts), write)
 
 
+# huggingface_hub's classifier always sends `parameters`
+ToEmbedOrScore = Annotated[
+    Annotated[EmbedRequest, Tag("to embed")] | Annotated[PredictRequest, Tag("to score")],
+    Discriminator(
+        lambda body: "to score" if isinstance(body, dict) and "parameters" in body else "to embed"
+    ),
+]
+
+
 @router.post("/", include_in_schema=False)  # where some of TEI's clients send
-async def embed_or_compare(
+async def embed_compare_or_score(
     body: Annotated[
-        Annotated[EmbedRequest, Tag("to embed")] | Annotated[SimilarityRequest, Tag("to compare")],
+        Annotated[ToEmbedOrScore, Tag("of texts")]
+        | Annotated[SimilarityRequest, Tag("to compare")],
         Discriminator(
             lambda body: (
                 "to compare"
                 if isinstance(body, dict) and isinstance(body.get("inputs"), dict)
-                else "to embed"
+                else "of texts"
             )
         ),
     ],
     request: Request,
     context: InContext,
-) -> Response:
-    """Answer as /embed or, for a `source_sentence`, as /similarity."""
-    if isinstance(body, EmbedRequest):
-        return await embed(body, request, context)
-    return await similarity(body, request, context)
+) -> Any:
+    """Answer as /embed; for a `source_sentence`, as /similarity; with `parameters`, as /predict."""
+    routes: Any = {EmbedRequest: embed, PredictRequest: predict, SimilarityRequest: similarity}
+    return await routes[type(body)](body, request, context)
 
 
 @router.post(

@@ -88,8 +88,8 @@ class TorchModel(Model):
         self.idf = np.zeros(0, np.float32)
         if self.features is not None:
             self.mark_vectors = self.features.mark_vectors.detach()
-            self.weight = self.features.weight().detach()
-            self.idf = self.features.idf.cpu().numpy()
+            self.weight = self.features.weight().detach().float()
+            self.idf = self.features.idf.float().cpu().numpy()
 
     def with_sentences(self) -> Model:
         assert isinstance(self.backbone, Encoder)
