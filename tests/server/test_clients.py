@@ -459,7 +459,8 @@ def test_a_body_without_a_type_is_json(server, embedder):
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
 def test_documents_with_fields_are_ranked_by_those_named(server, path):
-    fields = [{"title": text, "text": "Rain fell.", "url": "a"} for text in DOCUMENTS]
+    others = {"url": "a", "id": 3, "rating": 0.5, "seen": True, "by": None}
+    fields = [{"title": text, "text": "Rain fell."} | others for text in DOCUMENTS]
     body = {"query": QUERY, "return_documents": True}
     plain = post(server, path, body | {"documents": DOCUMENTS})["results"]
     named = post(server, path, body | {"documents": fields, "rank_fields": ["title"]})["results"]
@@ -472,9 +473,18 @@ def test_documents_with_fields_are_ranked_by_those_named(server, path):
     assert [one["relevance_score"] for one in found] == [one["relevance_score"] for one in expected]
     texts = post(server, path, body | {"documents": fields})["results"]
     assert len({one["relevance_score"] for one in texts}) == 1
-    for wrong in ({"documents": [{"title": "a"}]}, {"documents": fields, "rank_fields": ["body"]}):
+    for wrong in (
+        {"documents": [{"title": "a"}]},
+        {"documents": [{"text": 3}]},
+        {"documents": fields, "rank_fields": ["body"]},
+        {"documents": fields, "rank_fields": ["title", "id"]},
+    ):
         done = server.post(path, json=body | wrong)
         assert done.status_code in (400, 422) and "documents[0]" in done.json()["message"]
+    for wrong in ('["a"]', '{"a": 1}', "NaN", "1e999", '"\\ud800"'):  # what no answer can repeat
+        content = f'{{"query": "a", "documents": [{{"text": "a", "more": {wrong}}}]}}'
+        done = server.post(path, content=content, headers={"Content-Type": "application/json"})
+        assert done.status_code in (400, 422) and "documents.0.more: " in done.json()["message"]
 
 
 def test_ids_outside_of_the_vocabulary_are_named_with_their_place(server):

@@ -51,6 +51,7 @@ _PROBLEMS = {
     "missing": "this field is missing",
     "model_attributes_type": _AN_OBJECT,
     "dict_type": _AN_OBJECT,
+    "union_tag_invalid": "this should be a text, a number, true, false or null",
     "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
 }
 _NO_OBJECT = {"missing", "model_attributes_type"}  # its problems where a body is no object

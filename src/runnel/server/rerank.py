@@ -56,9 +56,18 @@ class RelevantSpans(Body):
 TopN = Annotated[int | None, Field(ge=1, description="Results to return (default: all).")]
 
 
+FieldValue = Annotated[
+    Annotated[Text, Tag("a str")]
+    | Annotated[int, Tag("a int")]
+    | Annotated[float, Tag("a float")]
+    | Annotated[bool, Tag("a bool")]
+    | Annotated[None, Tag("a NoneType")],
+    Discriminator(lambda given: f"a {type(given).__name__}"),
+]
 # a text, or the fields of one by name
 RankDocument = Annotated[
-    Annotated[Text, Tag("a text")] | Annotated[dict[str, Text], Tag("an object")], TextOrObject
+    Annotated[Text, Tag("a text")] | Annotated[dict[Text, FieldValue], Tag("an object")],
+    TextOrObject,
 ]
 
 
@@ -159,7 +168,7 @@ class RerankResult(BaseModel):
 
     index: int
     relevance_score: float
-    document: dict[str, str] | None = None
+    document: dict[str, Any] | None = None
     relevant_spans: list[Span] | None = None
 
 
@@ -300,18 +309,19 @@ async def predict(
     return predictions[0] if single else predictions
 
 
-def _text_of(place: int, document: str | dict[str, str], names: Sequence[str]) -> str:
-    """Return the text to rank of a document; refuse an object without a field to rank by."""
+def _text_of(place: int, document: str | dict[str, Any], names: Sequence[str]) -> str:
+    """Return the text to rank of a document; refuse an object without it."""
     if isinstance(document, str):
         return document
-    try:
-        return "\n".join(document[name] for name in names)
-    except KeyError as missing:
-        message = (
-            f"documents[{place}] has the fields {list(document)}, without {missing}; rank_fields"
-            " names the fields to rank by (default: text)"
-        )
-        raise Refusal("invalid", message, param="documents") from None
+    for name in names:
+        if not isinstance(document.get(name), str):
+            raise Refusal(
+                "invalid",
+                f"documents[{place}] has the fields {list(document)}, without a text in {name!r};"
+                " rank_fields names the fields to rank by (default: text)",
+                param="documents",
+            )
+    return "\n".join(document[name] for name in names)
 
 
 def _score(score: float, *, raw: bool | None) -> float:

@@ -38,10 +38,10 @@ _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
 _AHEAD = 24  # parts that are searched for the rest of a sentence
 _IN_SENTENCE = re.compile(r"\n[^\W\d_A-Z]")  # a line that begins inside a sentence
-# a word that ends no sentence: "was after" / "November 18"
+# a word that ends no sentence: "was after" / "November 18"; a formula may be after "is" and "to"
 _OPEN_END = re.compile(
-    r"\b(?:the|an|of|to|in|on|at|by|for|from|with|and|or|nor|than|that|which|after|before|under|over"
-    r"|between|into|your|their|its|is|are|was|were|be|been|der|die|das|dem|den|und|oder|von|mit"
+    r"\b(?:the|an|of|in|on|at|by|for|from|with|and|or|nor|than|that|which|after|before|under|over"
+    r"|between|into|your|their|its|der|die|das|dem|den|und|oder|von|mit"
     r"|f\u00fcr|zu[mr]?|im|am|de[lrs]?|las?|les?|los|el|du|et|ou|que|con|para|por)\Z"
 )
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
