@@ -29,6 +29,7 @@ from runnel.server.context import (
     Query,
     Some,
     Text,
+    TextObject,
     TextOrObject,
     no_effect,
 )
@@ -79,7 +80,8 @@ class RerankRequest(Body):
         BeforeValidator(  # Jina's may be an object, as documents may
             lambda given: (
                 given["text"] if isinstance(given, dict) and given.keys() == {"text"} else given
-            )
+            ),
+            json_schema_input_type=Query | TextObject,
         ),
     ]
     documents: Annotated[list[RankDocument], Some]
