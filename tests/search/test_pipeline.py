@@ -445,6 +445,27 @@ def pocket():
 GATE = "The porter lives here.\n\nThe gate code is changed every Monday.\n\n"
 
 
+def test_documents_are_in_the_order_of_their_best_sentences(pocket, tmp_path):
+    question = "in how many days may a parcel be returned"
+    texts = {
+        "answer": "The office is closed on Sunday. " * 9
+        + "A parcel may be returned in thirty days.",
+        "words": "A parcel, returned parcels, many days.",
+        "bees": "Bees live in the garden for many days.",
+    }
+    words_alone = {"dense_weight": 0, "rerank": 0}
+    with Index.create(tmp_path / "index", pocket) as index:
+        index.add(Document(name, text) for name, text in texts.items())
+        hits = index.search(question, **words_alone)
+        by_score = index.search(question, sentences=0, **words_alone)
+    best = [hit.sentences[0].score for hit in hits]
+    assert best == sorted(best, reverse=True) and hits[0].id == "answer"
+    assert by_score[0].id == "words"
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+    scores = {hit.id: hit.score for hit in hits}
+    assert [scores[hit.id] for hit in by_score] == sorted(scores.values(), reverse=True)
+
+
 def test_documents_that_say_the_same_are_one_result(pocket, tmp_path):
     """Equal texts, and equal sentences between equal neighbors; before the number is cut."""
     with Index.create(tmp_path / "index", pocket) as index:

@@ -199,9 +199,6 @@ class Tools:
         """
         notes: list[str] = []
         hits = self._hits(query, top_k, sentences, file, where, notes, progress)
-        if all(hit.answers is not None and hit.sentences for hit in hits):
-            # sorted by the probabilities of the best sentences, which the agent sees
-            hits = sorted(hits, key=lambda hit: -hit.sentences[0].score)
         listed = [
             partial(_listed, self._documents.name_of_indexed(hit.id), hit, sentence)
             for hit, sentence in _best(hits, sentences)

@@ -327,7 +327,9 @@ class Index:
         timings: dict[str, float] | None = None,
         progress: Progress | None = None,
     ) -> list[Hit]:
-        """Return the best documents for a query, each with the sentences that answer it.
+        """Return the best documents for a query, each with the sentences that answer it. If every
+        document has sentences with probabilities, its best one orders the documents; else they
+        are ordered by `Hit.score`.
 
         Args:
             where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=":

@@ -153,8 +153,8 @@ class Pipeline:
                 if self._remembers:
                     relevance = _with_first_stage(relevance, *lists)
                 relevance = dict(sorted(relevance.items(), key=lambda item: -item[1]))
-        # 4. All rankings merged, and the sentences of the best documents: of more documents, if
-        #    several say the same.
+        # 4. All rankings merged, and the sentences of the best documents, which order them: of more
+        #    documents, if several say the same.
         ranks = [
             {name: rank for rank, name in enumerate(names, start=1)}
             for names in (*lists, relevance)
@@ -178,7 +178,7 @@ class Pipeline:
                     [by_name.get(hit.id) for by_name in ranks], weights, relevance.get(hit.id)
                 ),
             )
-            for rank, hit in enumerate(hits[:top_k], start=1)
+            for rank, hit in enumerate(_by_sentences(hits[:top_k]), start=1)
         ]
 
     def _hits(
@@ -401,6 +401,15 @@ def _around(scored: Scored, index: int) -> tuple[str, str, str]:
     before = [""] if index == 0 else []
     first, sentence, *after = [*before, *texts]
     return (first, sentence, after[0] if after else "")
+
+
+def _by_sentences(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """Return the hits by the scores of their best sentences, whose probabilities are shown, if all
+    have one.
+    """
+    if not all(hit.answers is not None and hit.sentences for hit in hits):
+        return hits
+    return sorted(hits, key=lambda hit: -hit.sentences[0].score)
 
 
 def _explanation(
