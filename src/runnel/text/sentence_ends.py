@@ -163,7 +163,8 @@ _NO_END = tuple(
             r"[.?!]\s+\Z",
             r"(?:[A-Z][\w-]*\.?\s+(?:(?:of|and|the|in|for|&)\s+)*){1,8}[A-Z]?\d{1,4}"
             r"(?:\s?\([\w\u2013-]+\))?:\s?"
-            r"(?:[A-Z]?\d+[\u2013-][A-Z]?\d+|[A-Z]?\d{3,}|(?![0-5]\d\b)\d\d?)\.?\s*(?:\n|\Z|doi\b|http)",
+            r"(?:[A-Z]?\d+[\u2013-][A-Z]?\d+|[A-Z]?\d{3,}|(?![0-5]\d\b)\d\d?)"
+            r"\.?\s*(?:\n|\Z|doi\b|http)",
         ),
         (r"\d\.\s+\Z", r"doi:|https?://(?:dx\.)?doi\.org|PMID"),
         # a number alone: section / 7. This; Steps: 1. Open it. 2. Close it
