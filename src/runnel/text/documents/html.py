@@ -364,9 +364,11 @@ class _Page:
         elif tag in _CELLS and self.flow.table is not None:
             attributes = node.attributes
             rows = attributes.get("rowspan")
+            if rows == "0":
+                rows = _ALL_ROWS
             self.flow.open_cell(
                 spanned(attributes.get("colspan")),
-                spanned(_ALL_ROWS if rows == "0" else rows),
+                spanned(rows),
                 head=tag == "th",
                 bold=len(self.flow.table.rows) <= _LOOKED_AT and _is_bold(node),
             )

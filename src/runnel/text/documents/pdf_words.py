@@ -351,8 +351,11 @@ class _Reader:
             lightness = min(color.value for color in colors)
             mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
             filled = mode in (0, 4)
+            family = family or str(addressof(font.contents))
+            if oblique:
+                family += "-Oblique"
             look = _Look(
-                (family or str(addressof(font.contents))) + ("-Oblique" if oblique else ""),
+                family,
                 look.angle,
                 mode in _INVISIBLE,
                 filled and lightness >= _PALE,
@@ -387,12 +390,14 @@ class _Reader:
         low = _upright(first, look)
         high = _upright(last, look)
         # 2. PDFium joins slanted words of lines that are near each other.
-        others = [
-            at
-            for at in (range(start, end) if look.slant or self._look(end - 1).slant else ())
-            if self._look(at).slant != look.slant
-            or abs(_upright(self.box(at) or first, look)[1] - low[1]) > look.size / 2
-        ]
+        others: list[int] = []
+        if look.slant or self._look(end - 1).slant:
+            others = [
+                at
+                for at in range(start, end)
+                if self._look(at).slant != look.slant
+                or abs(_upright(self.box(at) or first, look)[1] - low[1]) > look.size / 2
+            ]
         if others:
             yield from self._words(start, others[0], look, line_start)
             yield from self._words(others[0], end, self._look(others[0]), True)

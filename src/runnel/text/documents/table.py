@@ -64,13 +64,14 @@ def add_rows(
     for number, row in enumerate(rows):
         cells = [row[column] if column < len(row) else "" for column in filled]
         lead = (" ".join(captions[number].split()), *(names if heads else ()))
+        lead = lead if any(lead) else ()
         if any(cells):
             canonical.page = pages[number]
             text = SEPARATOR.join(cells)
             if number < heads:
                 canonical.add(text, HEADS)
             else:
-                canonical.add(text, "row", lead=lead if any(lead) else ())
+                canonical.add(text, "row", lead=lead)
     canonical.page = current
 
 
