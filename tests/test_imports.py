@@ -143,7 +143,9 @@ sys.meta_path.insert(0, Hidden())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["lab.training.run", "integrations.sentence_transformers"])
+@pytest.mark.parametrize(
+    "module", ["lab.training.run", "integrations.sentence_transformers", "integrations.mteb"]
+)
 def test_scripts_do_not_show_what_bitsandbytes_logs_when_it_is_imported(module):
     """A finder sees what it may log at the moment when somebody imports it."""
     code = f"""

@@ -9,6 +9,7 @@ prints the instruction of ClimateFEVER for it.
 """
 
 import itertools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -27,6 +28,8 @@ from runnel.models.reranker import Reranker
 from runnel.records import Document, titled
 from runnel.search.index import Index
 
+# mteb imports bitsandbytes, which then warns of kernels that it could not download
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 with needing("this needs mteb", "lab"):
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.models.abs_encoder import AbsEncoder

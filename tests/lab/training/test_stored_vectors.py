@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.files import write_files
 from helpers.tiny import tiny_model
 
@@ -25,10 +26,13 @@ def texts(count: int) -> list[str]:
     return [f"{' '.join(rng.choice(WORDS, 6))} {number}" for number in range(count)]
 
 
+@pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("rows", [1, 7, 64, 1000])
 @pytest.mark.parametrize("depth", [1, 5, 300])
-def test_exact_search_in_blocks_keeps_the_order_of_ties(monkeypatch, rows, depth):
+def test_exact_search_in_blocks_keeps_the_order_of_ties(monkeypatch, rows, depth, devices):
+    """On each device a block at a time; here all devices are the CPU."""
     monkeypatch.setattr(mining, "_ROWS", rows)
+    monkeypatch.setattr(mining, "_devices", lambda: [torch.device("cpu")] * devices)
     rng = np.random.default_rng(1)
     vectors = rng.integers(-2, 3, (200, 3)).astype(np.float32)  # many equal products
     queries = rng.integers(-2, 3, (4, 3)).astype(np.float32)

@@ -183,6 +183,14 @@ def bm25_ranker(
     return rank
 
 
+def _devices() -> list[Any]:
+    """Return the GPUs of this machine as torch.device, or else its CPU."""
+    import torch
+
+    gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    return gpus or [torch.device("cpu")]
+
+
 def dense_ranker(
     embedder: Embedder,
     vectors: np.ndarray | VectorFiles,
@@ -199,8 +207,7 @@ def dense_ranker(
     """
     import torch
 
-    devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-    devices = devices or [torch.device("cpu")]
+    devices = _devices()
 
     def score(
         encoded: np.ndarray, bars: np.ndarray, depth: int, block: tuple[int, int], device: Any
