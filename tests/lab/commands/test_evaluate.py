@@ -3,16 +3,21 @@ cut, resumed work, bad input.
 """
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.children import PATHS
 from helpers.files import read_rows, write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder, tiny_model
 from helpers.toy import Toy, ToyConfig
 from mteb.mocks.mock_tasks import MockRerankingTask, MockRetrievalTask, MockSTSTask
 
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.engine import Engine
 from runnel.lab.evaluation import mteb, retrieval
 from runnel.lab.evaluation.retrieval import Reading
@@ -313,6 +318,39 @@ def test_a_recurrent_reranker_reads_pairs_in_memory_that_does_not_grow(
         if segments:
             texts = Reading(segment_tokens=6, stride=3).cut(many[name], reranker.model.tokenizer)
         assert found["1", name] == pytest.approx(reranker.score("a dog sat", texts).max(), abs=1e-5)
+
+
+PEAK = """
+import pathlib, re, sys
+from runnel.cli import main
+sys.argv[0] = "runnel"
+try:
+    main()
+finally:
+    print(re.findall(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
+def test_the_peak_of_memory_does_not_grow_with_candidates(many, tmp_path):
+    """A state is 512 KiB in fp32, 128 in 8 bits: those of all candidates are 250 MiB or more."""
+    sizes = Mamba2Config(128, 32, 8, state_size=128, head_size=16)
+    tiny_model(tmp_path / "tokenizer", backbone=Mamba2(sizes)).save(tmp_path / "recurrent")
+
+    def peak(count: int, *options: str) -> float:
+        command = ["lab", "evaluate", "recurrent", "many", "--as", "rerank", "--dtype", "fp32"]
+        files = ["--depth", "2000", "--run", f"{count}.trec", "--out", f"{count}{options}"]
+        arguments = [sys.executable, "-c", PEAK, *command, *files, *options]
+        done = subprocess.run(
+            arguments, cwd=tmp_path, env=os.environ | PATHS, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout.split()[-1]) / 1024
+
+    few = peak(20)
+    assert peak(2000) < few + 40
+    assert peak(2000, "--remember") > few + 150
 
 
 def test_states_are_remembered_when_they_are_asked_for(run, task, tmp_path, monkeypatch):
