@@ -88,14 +88,36 @@ def test_a_saved_prefix_stays_valid(name, pieces, query, document):
 
 
 @NAMES
-def test_the_parts_join_as_the_whole_text_and_offsets_refer_to_the_field(name):
+@pytest.mark.parametrize(
+    ("template", "whole"),
+    [
+        (templates.DOCUMENT_THEN_QUERY, "document: rivers run. They see!\n\nquery: the dog"),
+        (
+            templates.CAPITAL_DOCUMENT_THEN_QUERY,
+            "Document: rivers run. They see!\n\nQuery: the dog",
+        ),
+        (templates.DOCUMENT_SEMICOLON_QUERY, "document: rivers run. They see! ; query: the dog ;"),
+    ],
+)
+def test_the_parts_join_as_the_whole_text(name, template, whole):
+    tokenizer = build(name)
+    joined = [*tokenizer.encode(whole).ids, tokenizer.end_id]
+    np.testing.assert_array_equal(fill(template, tokenizer).ids, joined)
+
+
+@pytest.mark.parametrize("name", ["neox_like", "bert_like"])
+def test_a_document_below_its_query_joins_as_the_whole_text(name):
+    """A tokenizer that writes a space before every text has one in the document too."""
+    tokenizer = build(name)
+    joined = tokenizer.encode("the dog\nrivers run. They see!").ids
+    found = fill(templates.QUERY_LINE_THEN_DOCUMENT, tokenizer).ids
+    np.testing.assert_array_equal(found, joined)
+
+
+@NAMES
+def test_offsets_refer_to_the_field(name):
     tokenizer = build(name)
     text = "rivers run"
-    joined = [
-        *tokenizer.encode("document: rivers run. They see!\n\nquery: the dog").ids,
-        tokenizer.end_id,
-    ]
-    np.testing.assert_array_equal(fill(templates.DOCUMENT_THEN_QUERY, tokenizer).ids, joined)
     encoded = templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", text)
     assert encoded.starts[0] == 0 and encoded.ends[-1] == len(text)
     assert len(templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", "")) == 0
