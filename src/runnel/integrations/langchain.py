@@ -228,7 +228,8 @@ class RunnelVectorStore(VectorStore):
         return [found[place] for place in chosen]
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
-        return lambda cosine: max(cosine, 0.0)
+        # a text's cosine with itself may be above 1 by rounding
+        return lambda cosine: min(max(cosine, 0.0), 1.0)
 
 
 def _document(row: DocumentRow) -> Document:

@@ -99,5 +99,6 @@ def _cosines_around(query: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _standard(x: Tensor) -> Tensor:
-    """Return z-scores; zeros if all values are equal."""
-    return (x - x.mean()) / (x.std(correction=0) + 1e-6)
+    """Return z-scores; zeros if all values are equal, but for rounding."""
+    spread = x.std(correction=0)
+    return (x - x.mean()) * (spread > 1e-6) / (spread + 1e-6)

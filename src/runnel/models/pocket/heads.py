@@ -324,8 +324,9 @@ def _cosines_around(query: Floats, vectors: Floats) -> Floats:
 
 
 def _standard(x: Floats) -> Floats:
-    """Return z-scores; zeros if all values are equal."""
-    return (x - x.mean()) / (x.std() + 1e-6)
+    """Return z-scores; zeros if all values are equal, but for rounding."""
+    spread = x.std()
+    return (x - x.mean()) * (spread > 1e-6) / (spread + 1e-6)
 
 
 def wide(x: Floats) -> Floats:
