@@ -239,7 +239,7 @@ def one_word(words: Sequence[Word], text: str, angle: int) -> Word:
     first = words[0]
     last = words[-1]
     places = [(w.left, w.bottom, w.right, w.top) for w in words]
-    left, bottom, right, _ = turned(reduce(around, places), (angle - first.angle) % 4)
+    left, bottom, right = turned(reduce(around, places), (angle - first.angle) % 4)[:3]
     return Word(
         text,
         left,
