@@ -433,26 +433,37 @@ class WriterLock:
         """
         while self._file is None:
             file = open_own(self._path)
-            locked = _try_lock(file, wait)
-            file.seek(0)
-            content = _CONTENT.fullmatch(file.read(64))
-            if content is None:
+            try:
+                held = self._take(file, wait)
+            except BaseException:  # among them the error of a full disk
                 file.close()
-                raise StoreError(
-                    f"{self._path} has other content than a lock file of runnel; move it away"
-                )
-            if not locked:
+                raise
+            # Otherwise the holder removed the file after it was opened here: open the next one.
+            if held:
+                self._file = file
+            else:
                 file.close()
-                holder = content[0].decode().strip() or "another process"
-                raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
-            # The holder removed the file after it was opened here: open the next one.
-            if not _is_at(file, self._path):
-                file.close()
-                continue
-            file.truncate(0)
-            file.write(b"process %d\n" % os.getpid())
-            file.flush()
-            self._file = file
+
+    def _take(self, file: BinaryIO, wait: bool) -> bool:
+        """Lock an open lock file, and write this process's number into it; return whether it is
+        still at its path.
+        """
+        locked = _try_lock(file, wait)
+        file.seek(0)
+        content = _CONTENT.fullmatch(file.read(64))
+        if content is None:
+            raise StoreError(
+                f"{self._path} has other content than a lock file of runnel; move it away"
+            )
+        if not locked:
+            holder = content[0].decode().strip() or "another process"
+            raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
+        if not _is_at(file, self._path):
+            return False
+        file.truncate(0)
+        file.write(b"process %d\n" % os.getpid())
+        file.flush()
+        return True
 
     @contextmanager
     def held(self, *, wait: bool = False) -> Iterator[None]:

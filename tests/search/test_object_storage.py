@@ -147,6 +147,23 @@ def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris)
     assert content(uri) == {"a": "apples", "b": "bananas"}
 
 
+def test_of_two_that_make_the_index_in_step_one_says_that_the_other_does(s3, uri, monkeypatch):
+    """The late one is held before the first table, and goes on when the other has made only it."""
+    gates = {"first": Paused(1), "second": Paused(2)}
+    s3.before = lambda key, path: gates[key]()
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(LanceStore.create, uri, SETTINGS)
+        assert gates["first"].reached.wait(GIVE_UP_S)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
+        store = pool.submit(LanceStore.create, uri, SETTINGS)
+        assert gates["second"].reached.wait(GIVE_UP_S)
+        gates["first"].go_on.set()
+        with pytest.raises(StoreError, match="another process is making an index"):
+            late.result(GIVE_UP_S)
+        gates["second"].go_on.set()
+        assert store.result(GIVE_UP_S).last_commit().number == 0
+
+
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 

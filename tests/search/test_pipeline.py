@@ -368,7 +368,8 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     encoder.model.save(tmp_path / "trained")
     trained = Embedder.load(tmp_path / "trained", "float32")
     trained.model.source = "tiny encoder"
-    assert np.array_equal(trained.encode(QUERY), vectors)
+    # the products of loaded weights may be rounded otherwise: they lie elsewhere in memory
+    assert np.abs(trained.encode(QUERY) - vectors).max() < 1e-6
     with pytest.raises(StoreError, match=r"'tiny encoder'.*'tiny encoder'"):
         Index.open(tmp_path / "made", trained)
 

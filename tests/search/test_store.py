@@ -5,7 +5,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -204,6 +206,27 @@ def test_opening_says_what_is_wrong(place):
     old.create(replace(SETTINGS, format=1))
     with pytest.raises(StoreError, match=r"has index format 1, .*; index the documents again"):
         old.open()
+
+
+def test_of_many_that_create_an_index_at_once_one_does(tmp_path):
+    for turn in range(5):
+        uri = str(tmp_path / str(turn))
+        ready = threading.Barrier(4)
+
+        def create(uri=uri, ready=ready):
+            ready.wait()
+            try:
+                return LanceStore.create(uri, SETTINGS)
+            except StoreError as error:
+                assert "already holds an index" in str(error)
+                return None
+
+        with ThreadPoolExecutor(4) as pool:
+            made = [future.result() for future in [pool.submit(create) for _ in range(4)]]
+        (store,) = filter(None, made)
+        add(store, APPLE)
+        store.close()
+        assert LanceStore.open(uri).last_commit().documents == 1
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -94,7 +95,7 @@ class LanceStore:
     def __init__(self, uri: str, database: DBConnection, settings: IndexSettings) -> None:
         self.settings = settings
         self.uri = uri
-        self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
+        self._lock = _lock_of(uri)
         self._passages: _Passages | None = None
         self._use(database)
         self._head = self._read_commits()[-1]
@@ -104,26 +105,36 @@ class LanceStore:
     def create(cls, uri: str, settings: IndexSettings) -> LanceStore:
         with plain_errors(uri):
             database = connect(uri, create=True)
-            tables = _complete_tables(database)
             taken = f"{uri} already holds an index; open it, or choose another place"
+            if "commits" in _complete_tables(database):
+                raise StoreError(taken)
 
             def explain(uri: str, error: Exception) -> str:
-                """Say so if there is an index: an older one, or of a creation that was faster."""
-                return taken if "commits" in _complete_tables(database) else ""
+                """Say so if another process has made the index meanwhile, or is making it."""
+                if "commits" in _complete_tables(database):
+                    return taken
+                if "already exists" in str(error):
+                    return f"another process is making an index at {uri}; repeat the call"
+                return ""
 
-            # An index that exists keeps its tables: only the last step, which makes the table of
-            # commits, fails for it.
-            with plain_errors(uri, explain):
-                for name, schema in schemas(settings).items() if "commits" not in tables else ():
-                    if name in tables and tables[name].count_rows():
-                        raise _lost_error(uri, "list of commits")
-                    # An existing table is from an interrupted or a running creation, which needs
-                    # its versions.
-                    mode = "overwrite" if name in tables else "create"
-                    database.create_table(name, schema=schema, mode=mode)
-                content = {name: database.open_table(name) for name in _CONTENT}
-                rows = [_commit_row(0, content, "create")]
-                database.create_table("commits", commit_table(rows, settings))
+            # In a folder one process at a time makes the index. On object storage only the last
+            # step, which makes the table of commits, fails for all but one.
+            lock = _lock_of(uri)
+            with nullcontext() if lock is None else lock.held(wait=True):
+                with plain_errors(uri, explain):
+                    tables = _complete_tables(database)
+                    for name, schema in (
+                        schemas(settings).items() if "commits" not in tables else ()
+                    ):
+                        if name in tables and tables[name].count_rows():
+                            raise _lost_error(uri, "list of commits")
+                        # An existing table is from an interrupted or a running creation, which
+                        # needs its versions.
+                        mode = "overwrite" if name in tables else "create"
+                        database.create_table(name, schema=schema, mode=mode)
+                    content = {name: database.open_table(name) for name in _CONTENT}
+                    rows = [_commit_row(0, content, "create")]
+                    database.create_table("commits", commit_table(rows, settings))
             return cls(uri, database, settings)
 
     @classmethod
@@ -427,6 +438,11 @@ def connect(uri: str, *, create: bool) -> DBConnection:
     elif not Path(uri).is_dir():
         raise no_index_error(uri)
     return lancedb.connect(uri)
+
+
+def _lock_of(uri: str) -> WriterLock | None:
+    """Return the lock of an index's writers; object storage has none."""
+    return None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
 
 
 def _lost_error(uri: str, what: str) -> StoreError:
