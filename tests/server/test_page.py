@@ -81,7 +81,7 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     found = [one for hit in hits for one in hit["sentences"]]
     best_one = max(found, key=lambda one: one["answers"])
     assert best_one == found[0]
-    levels = [sum(one["answers"] >= least for least in (0.05, 0.15, 0.3, 0.5)) for one in found]
+    levels = [sum(one["answers"] >= least for least in (0.15, 0.25, 0.35, 0.45)) for one in found]
     assert set(levels) == {0, 1}
     for level, kind in ((0, "[class=sentence]"), (1, ".level-1")):
         assert tab.locator(f"a.sentence{kind} mark").all_inner_texts() == [

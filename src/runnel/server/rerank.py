@@ -40,7 +40,7 @@ router = APIRouter(tags=["rerank"])
 
 _READ_WHOLE = "documents are read whole"
 LABEL = "LABEL_0"  # the only class of a reranker, as TEI calls it
-_LEAST = 0.1  # the probability that sentences of a `pruned_text` and relevant spans exceed
+_LEAST = 0.2  # the probability that sentences of a `pruned_text` and relevant spans exceed
 
 
 class RelevantSpans(Body):
@@ -49,7 +49,7 @@ class RelevantSpans(Body):
     mode: Literal["enabled", "disabled"]
     threshold: Annotated[
         float | None,
-        Field(ge=0, le=1, description="The score of a span exceeds it (default: 0.1)."),
+        Field(ge=0, le=1, description="The score of a span exceeds it (default: 0.2)."),
     ] = None
     max_spans: Annotated[int | None, Field(ge=1)] = None
 
@@ -124,7 +124,7 @@ class TeiRerankRequest(TeiScoring):
     pruned_text: bool | None = Field(
         None,
         description=(
-            "Return the sentences of each text that answer with more than 10 % (default: as"
+            "Return the sentences of each text that answer with more than 20 % (default: as"
             " return_text, if the model finds sentences)."
         ),
     )

@@ -69,6 +69,11 @@ _TITLE = 1.0  # subtracted from the score of a title, because its answer is belo
 # other scores, and the cosine that changes nothing.
 _ALONE = 8.0
 _USUAL = 0.4
+# The logit of a sentence's probability is fitted on sentences of the head's own calibration
+# documents. Of documents of other kinds the best sentences answer more often than it says, so the
+# logit gets this slope and offset (docs/pocket.md, "What a probability is worth").
+_SLOPE = 0.55
+_OFFSET = -0.15
 # Facts are numbers by which a document is judged as a whole (`first_look`, `facts_with_judged`).
 FACTS = 4  # the number of facts of `first_look`
 _NEAREST = 4  # how many of the best cosines are averaged in a fact
@@ -393,10 +398,10 @@ class Judging:
         answers = float(self.head.document(facts)[0])
         factor, summand = self.head.calibration.tolist()
         inside = factor * (look.scores + judged + from_titles) + summand
-        # p = sigmoid(inside) * sigmoid(answers), here its logarithm `both`. Its logit is
-        # log(p) - log(1 - p); the minimum keeps 1 - p above 0.
+        # p = sigmoid(inside) * sigmoid(answers), here its logarithm `both`. Its logit, before slope
+        # and offset, is log(p) - log(1 - p); the minimum keeps 1 - p above 0.
         both = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
-        scores = both - np.log(-np.expm1(np.minimum(both, -1e-12)))
+        scores = _SLOPE * (both - np.log(-np.expm1(np.minimum(both, -1e-12)))) + _OFFSET
         return SecondLook(
             scores.astype(np.float32), answers, known, judged, judge_only, from_titles
         )

@@ -11,7 +11,7 @@ export function element(tag, kind, ...content) {
 }
 
 const UNLIKELY = 0.15; // the probability below which nothing seems to answer
-const LEVELS = [0.05, 0.15, 0.3, 0.5]; // of color: the probability from which a sentence has it
+const LEVELS = [0.15, 0.25, 0.35, 0.45]; // of color: the probability from which a sentence has it
 export const WEAKEST = 1; // also of the sentences of a model without probabilities
 export const STRONGEST = LEVELS.length;
 
