@@ -73,7 +73,7 @@ def _questions(asked: Sequence[Values]) -> str:
 {one["unanswerable"]:,} that they do not, in the words of readers who do not know the text. `pocket` was not trained on them.
 Columns: how often the best answering sentence is the first, or among the first 5 or 10; the mean of 1 / rank; and the area: how
 often the best score is higher with an answer than without. {one["sentences"]:,} sentences, 90 % intervals. MiniLM reads each
-sentence by itself, `pocket-mamba2` the whole document after the question. A question counts if a sentence that was read answers it ([results.json](results.json) has the number for each row).
+sentence by itself, `pocket-mamba2` the whole document after the question or, alone, only one sentence. A question counts if a sentence that was read answers it ([results.json](results.json) has the number for each row).
 For documents of other kinds: [pocket.md](pocket.md#documents-of-other-kinds). [How to repeat it](evaluation.md#a-folder-of-documents), with `--out WORK/questions/NAME`.
 
 {table(["ranked by", *asked[0]["rankings"][0]], rows)}"""
