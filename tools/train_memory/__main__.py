@@ -5,9 +5,10 @@ python -m tools.train_memory asked QUESTIONS FOLDER NAME  the same of documents 
                                                questions with patterns, as runs/memory/NAME.npz
 python -m tools.train_memory KIND TOKENS RATE  train one of `train.make`; run again, it resumes
 python -m tools.train_memory measure KIND NAME [MOST]  ranks of the sentences of NAME.npz (held, or
-                                               one asked about), whole and alone; of documents of
-                                               at most MOST tokens. Before its training a KIND is
-                                               what it begins with.
+                                               one asked about), whole and alone, and what whole
+                                               brings; of documents of at most MOST tokens. Before
+                                               its training a KIND is what it begins with. In
+                                               brackets are 95 % intervals: documents are drawn.
 """
 
 import logging
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 
 from tools.train_memory.continued import Continued, taught
 from tools.train_memory.documents import evidence_documents, load, pattern_documents, save
-from tools.train_memory.measure import ranks, scored_ranks, summary
+from tools.train_memory.measure import gain, ranks, scored_ranks, summary
 from tools.train_memory.train import Training, make
 from tools.train_pocket.data import EVIDENCE
 
@@ -48,7 +49,9 @@ def train(kind: str, tokens: str, rate: str) -> None:
 
 
 def measure(kind: str, name: str, most: str = "inf") -> None:
-    """Print first, first 5, first 10 and MRR of the questions about a file's documents."""
+    """Print first, first 5, first 10 and MRR of the questions about a file's documents, read whole
+    and each sentence alone, and the difference in MRR, with intervals.
+    """
     model = make(kind)
     written = RUNS / kind / "weights.safetensors"
     if written.exists():
@@ -60,14 +63,23 @@ def measure(kind: str, name: str, most: str = "inf") -> None:
     documents = [
         document for document in load(RUNS / f"{name}.npz") if len(document.ids) <= float(most)
     ]
-    for whole in (True, False):
+    if not any(document.questions for document in documents):
+        sys.exit(
+            f"expected questions in {name}.npz about documents of at most {most} tokens, got none"
+        )
+    ways: dict[str, list[list[int]]] = {}
+    for reading in ("whole", "alone"):
         if isinstance(model, Continued):
-            found = list(scored_ranks(model, documents, whole=whole))
+            found = list(scored_ranks(model, documents, whole=reading == "whole"))
         else:
-            found = list(ranks(model, documents, whole=whole))
+            found = list(ranks(model, documents, whole=reading == "whole"))
+        about = [document for document, _ in found]
         for way in found[0][1]:
-            reading = "whole" if whole else "alone"
-            print(reading, way, len(found), summary([by_way[way] for _, by_way in found]))
+            of_way = [by_way[way] for _, by_way in found]
+            ways.setdefault(way, []).append(of_way)
+            print(reading, way, summary(about, of_way))
+    for way, (whole, alone) in ways.items():
+        print("whole less alone", way, "MRR", gain(about, whole, alone))
 
 
 if __name__ == "__main__":

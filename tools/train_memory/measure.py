@@ -1,11 +1,11 @@
 """How well a model's vectors rank the sentences of documents: read whole, and each sentence alone.
 
-S  sentences   D  width of the vectors   Q  questions
+S  sentences   D  width of the vectors   Q  questions   M  metrics
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from tools.train_memory.models import Text
 
 _SCALE = 10.0  # of the cosine beside the z-score of BM25, as the sentence layers were trained
 _ALONE = 64  # sentences that are read together, each alone
-Rank = Callable[[Question, np.ndarray], np.ndarray]
+_ROUNDS = 4_000  # of the bootstrap
+METRICS = ("first", "first 5", "first 10", "MRR")
 
 
 def query_text(question: Question) -> Text:
@@ -38,8 +39,8 @@ def vectors_of(model: nn.Module, document: Document, *, whole: bool) -> np.ndarr
 def ranks(
     model: nn.Module, documents: Sequence[Document], *, whole: bool
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield of each question its name and the rank of the best sentence that answers (0: none can),
-    by BM25, by the cosine, and by both.
+    """Yield of each question its document's name and the rank of the best sentence that answers (0:
+    none can), by BM25, by the cosine, and by both.
     """
     model.eval()
     with torch.inference_mode():
@@ -56,7 +57,7 @@ def ranks(
                     "both": _SCALE * cosine + question.bm25,
                 }
                 yield (
-                    f"{document.name} {question.name}",
+                    document.name,
                     {way: best_rank(score, question.answers) for way, score in scores.items()},
                 )
 
@@ -64,8 +65,9 @@ def ranks(
 def scored_ranks(
     model: Continued, documents: Sequence[Document], *, whole: bool
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield of each question its name and the rank of the best sentence that answers (0: none can),
-    by BM25 and by the model's scores, for which it reads the document once for each question.
+    """Yield of each question its document's name and the rank of the best sentence that answers (0:
+    none can), by BM25 and by the model's scores, for which it reads the document once for each
+    question.
     """
     with torch.inference_mode():
         for document in documents:
@@ -75,7 +77,7 @@ def scored_ranks(
                 runs = [pairs[at : at + _ALONE] for at in range(0, len(pairs), _ALONE)]
                 score = torch.cat([scores for run in runs for scores in model(run)]).numpy()
                 yield (
-                    f"{document.name} {question.name}",
+                    document.name,
                     {
                         "bm25": best_rank(question.bm25, question.answers),
                         "score": best_rank(score, question.answers),
@@ -96,8 +98,44 @@ def best_rank(scores: np.ndarray, answers: np.ndarray) -> int:
     return int((scores >= scores[answers].max()).sum())
 
 
-def summary(found: Sequence[int]) -> str:
-    """Return first, first five, first ten and MRR of ranks."""
-    ranks_ = np.array([rank or np.inf for rank in found])
-    shares = [(ranks_ <= most).mean() for most in (1, 5, 10)]
-    return " ".join(f"{value:.3f}" for value in (*shares, (1 / ranks_).mean()))
+def values_of(ranks_: Sequence[int]) -> np.ndarray:
+    """Return `METRICS` (Q, M) of ranks; zeros for rank 0."""
+    found = np.array([rank or np.inf for rank in ranks_])
+    return np.stack([found <= 1, found <= 5, found <= 10, 1 / found], axis=1)
+
+
+def interval(documents: Sequence[str], values: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return the mean over questions of their values (Q, M), and the low and the high end of its
+    95 % bootstrap interval, as (3, M).
+
+    Whole documents are drawn, with all their questions: questions about one document are answered
+    by the same sentences, and would make an interval by questions too narrow. `documents` names
+    each question's document; the ends are nan if it is only one, of which nothing can be drawn.
+    """
+    names, place = np.unique(np.array(documents), return_inverse=True)
+    of_document = np.zeros((len(names), 1 + values.shape[1]))  # how many questions, and sums
+    np.add.at(of_document, place, np.column_stack([np.ones(len(values)), values]))
+    times = np.random.default_rng(seed).multinomial(
+        len(names), np.full(len(names), 1 / len(names)), size=_ROUNDS
+    )
+    drawn = times @ of_document
+    low, high = np.percentile(drawn[:, 1:] / drawn[:, :1], [2.5, 97.5], axis=0)
+    ends = np.array([low, high]) if len(names) > 1 else np.full((2, values.shape[1]), np.nan)
+    return np.vstack([values.mean(0), ends])
+
+
+def summary(documents: Sequence[str], found: Sequence[int]) -> str:
+    """Return the metrics of ranks with their intervals, and of how much they are, for a reader."""
+    columns = zip(METRICS, interval(documents, values_of(found)).T.tolist(), strict=True)
+    parts = [
+        f"{metric} {mean:.3f} ({low:.3f}, {high:.3f})" for metric, (mean, low, high) in columns
+    ]
+    return f"{', '.join(parts)}; {len(found)} questions, {len(set(documents))} documents"
+
+
+def gain(documents: Sequence[str], whole: Sequence[int], alone: Sequence[int]) -> str:
+    """Return how much the MRR of documents read whole is above the MRR of the same questions with
+    each sentence alone, with the interval of the paired difference, for a reader.
+    """
+    difference = values_of(whole) - values_of(alone)
+    return "{:+.3f} ({:+.3f}, {:+.3f})".format(*interval(documents, difference)[:, -1])

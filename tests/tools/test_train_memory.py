@@ -1,0 +1,131 @@
+"""The pilots' tools on made-up documents: intervals of known ranks, and what `measure` prints."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tools.train_memory import __main__ as command
+from tools.train_memory.documents import Document, Question, save
+from tools.train_memory.measure import gain, interval, summary, values_of
+
+
+def drawn_by_hand(documents, values, rounds=4_000):
+    """The bootstrap over documents as a loop: the questions of drawn documents, put together."""
+    rng = np.random.default_rng(9)
+    names = sorted(set(documents))
+    of = {name: values[[about == name for about in documents]] for name in names}
+    means = [
+        np.concatenate([of[names[i]] for i in rng.integers(len(names), size=len(names))]).mean()
+        for _ in range(rounds)
+    ]
+    return np.percentile(means, [2.5, 97.5])
+
+
+def test_metrics_of_known_ranks():
+    values = values_of([1, 2, 5, 6, 10, 11, 0])
+    assert values.mean(0)[:3].tolist() == [1 / 7, 3 / 7, 5 / 7]
+    mrr = (1 + 1 / 2 + 1 / 5 + 1 / 6 + 1 / 10 + 1 / 11) / 7
+    assert values.mean(0)[3] == pytest.approx(mrr)
+
+
+def test_an_interval_is_drawn_by_whole_documents():
+    rng = np.random.default_rng(0)
+    documents = [f"d{n}" for n in rng.integers(12, size=90)]  # not in order, of unequal sizes
+    of = rng.random(12)
+    values = np.array([[of[int(name[1:])]] for name in documents])
+    mean, low, high = interval(documents, values)[:, 0]
+    assert mean == pytest.approx(values.mean())
+    np.testing.assert_allclose([low, high], drawn_by_hand(documents, values), atol=0.015)
+    by_question = interval([str(n) for n in range(90)], values)[:, 0]
+    assert high - low > 2 * (by_question[2] - by_question[1])
+
+
+def test_an_interval_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    documents = [f"{n // 4}" for n in range(30 * 4)]
+    covered = 0
+    for _ in range(100):
+        values = (rng.normal(0.3, 0.2, 30).repeat(4) + rng.normal(0, 0.1, 120))[:, None]
+        _, low, high = interval(documents, values)[:, 0]
+        covered += bool(low <= 0.3 <= high)
+    assert 88 <= covered <= 99
+
+
+def test_questions_that_all_rank_alike_have_no_width_and_one_document_no_interval():
+    assert interval(["a", "b", "b"], values_of([2, 2, 2]))[:, 3].tolist() == [0.5, 0.5, 0.5]
+    mean, low, high = interval(["a", "a"], values_of([1, 2]))[:, 3]
+    assert mean == 0.75
+    assert np.isnan([low, high]).all()
+
+
+def test_the_difference_is_paired():
+    documents = [str(n // 2) for n in range(60)]
+    alone = np.random.default_rng(2).integers(2, 40, 60)
+    # each question's reciprocal rank doubles; unpaired, the intervals of the two overlap
+    difference = values_of((alone * 2).tolist())[:, 3] - values_of(alone.tolist())[:, 3]
+    printed = gain(documents, (alone * 2).tolist(), alone.tolist())
+    mean, low, high = (float(part.strip("(),")) for part in printed.split())
+    assert mean == pytest.approx(difference.mean(), abs=5e-4)
+    by_hand = drawn_by_hand(documents, difference[:, None])
+    np.testing.assert_allclose([low, high], by_hand, atol=0.005)
+    assert high < 0
+    assert gain(documents, alone.tolist(), alone.tolist()) == "+0.000 (+0.000, +0.000)"
+
+
+def test_a_seed_gives_the_same_interval():
+    documents = [str(n // 3) for n in range(30)]
+    values = values_of(list(range(1, 31)))
+    assert (interval(documents, values) == interval(documents, values)).all()
+    assert (interval(documents, values) != interval(documents, values, seed=1)).any()
+    assert "MRR 0.133 (" in summary(documents, list(range(1, 31)))
+
+
+class Marked(nn.Module):
+    """Knows which sentence answers, by its token 9, only if it reads the whole text."""
+
+    def forward(self, texts):
+        vectors = []
+        for text in texts:
+            read_whole = len(text.bounds) > 2
+            for start in text.bounds[:-1].tolist():
+                right = text.ids[start] == 9 and (read_whole or len(text.ids) == 1)
+                vectors.append([1.0, 0.0] if right else [0.0, 1.0])
+        return torch.tensor(vectors)
+
+
+def documents_of(count):
+    """Documents of six sentences, of which the third answers; BM25 ranks it second."""
+    ids = np.array([7, 1, 1, 2, 9, 3, 1, 4, 1, 5, 1, 6], np.int32)
+    bm25 = np.array([0, 2, 1, 0, 0, 0], np.float32)
+    question = Question("q", np.array([9]), np.array([2]), bm25)
+    return [Document(f"d{n}", ids, np.arange(0, 13, 2), [question] * 2) for n in range(count)]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "RUNS", tmp_path)
+    monkeypatch.setattr(command, "make", lambda kind: Marked())
+    return tmp_path
+
+
+def test_measure_prints_intervals_and_what_the_whole_document_brings(runs, capsys):
+    save(documents_of(5), runs / "few.npz")
+    command.measure("memory", "few")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    assert all(line.endswith("; 10 questions, 5 documents") for line in lines[:6])
+    (whole,) = (line for line in lines if line.startswith("whole cosine"))
+    assert "first 1.000 (1.000, 1.000)" in whole
+    assert "MRR 1.000 (1.000, 1.000)" in whole
+    (alone,) = (line for line in lines if line.startswith("alone cosine"))
+    assert "first 0.000 (0.000, 0.000)" in alone
+    # all six sentences alone are alike, and ties count against the answer
+    assert "whole less alone cosine MRR +0.833 (+0.833, +0.833)" in lines
+    assert "whole less alone bm25 MRR +0.000 (+0.000, +0.000)" in lines
+
+
+def test_measure_without_questions_says_what_it_expected(runs):
+    save(documents_of(2), runs / "few.npz")
+    with pytest.raises(SystemExit, match=r"few\.npz.*at most 3 tokens"):
+        command.measure("memory", "few", "3")
