@@ -1,13 +1,27 @@
-"""The pilots' tools on made-up documents: intervals of known ranks, and what `measure` prints."""
+"""The pilots' tools on made-up documents: intervals of known ranks, what `measure` prints, and
+trainings on a GPU, or where there is none on one that is not there (helpers/stand_in_gpu.py).
+"""
+
+import json
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from multiprocessing import get_context
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from helpers.stand_in_gpu import GPU, register, stand_in_gpu
+from safetensors.torch import load_file
 from torch import nn
 
 from tools.train_memory import __main__ as command
+from tools.train_memory import train
 from tools.train_memory.documents import Document, Question, save
-from tools.train_memory.measure import gain, interval, summary, values_of
+from tools.train_memory.measure import gain, interval, ranks, scored_ranks, summary, values_of
+
+REAL = torch.cuda.is_available()
+DEVICE = "cuda" if REAL else GPU
 
 
 def drawn_by_hand(documents, values, rounds=4_000):
@@ -129,3 +143,80 @@ def test_measure_without_questions_says_what_it_expected(runs):
     save(documents_of(2), runs / "few.npz")
     with pytest.raises(SystemExit, match=r"few\.npz.*at most 3 tokens"):
         command.measure("memory", "few", "3")
+
+
+# ---- trainings on a GPU --------------------------------------------------------------------------
+
+
+def documents_to_train_on():
+    """Documents of 20 sentences, longer than a passage, of two sets."""
+    rng = np.random.default_rng(0)
+    documents = []
+    for number in range(4):
+        bounds = np.arange(0, 20 * 9 + 1, 9)
+        ids = rng.integers(1_100, 20_000, bounds[-1]).astype(np.int32)
+        questions = [
+            Question(
+                f"{n}",
+                rng.integers(1_100, 20_000, 7).astype(np.int32),
+                np.array([3 * n, 3 * n + 1]),
+                rng.normal(size=20).astype(np.float32),
+            )
+            for n in range(3)
+        ]
+        documents.append(Document(f"set{number % 2}/{number}", ids, bounds, questions))
+    return documents
+
+
+def train_on_both(kind, folder):
+    """Train on the CPU and on the GPU, each in two parts with the other's checkpoint, and measure."""
+    documents = documents_to_train_on()
+    with mock.patch.object(train, "_ROW", 200), mock.patch.object(train, "_WRITE", 2):
+
+        def run(name, tokens, device):
+            place = mock.patch.object(train, "wanted_device", lambda _: torch.device(device))
+            stand_in = nullcontext() if REAL or device == "cpu" else stand_in_gpu()
+            with place, stand_in:
+                training = train.Training(kind, folder / name, tokens, 1e-3)
+                training.run(documents)
+                assert {p.device.type for p in training.model.parameters()} == {device}
+                for of_weight in training.optimizer.state.values():
+                    assert of_weight["exp_avg"].device.type == device
+                how = scored_ranks if kind == "continued" else ranks
+                return list(how(training.model, documents[:1], whole=True))
+
+        run("cpu", 500, "cpu")
+        run("gpu", 500, DEVICE)
+        expect_close(folder)
+        step = json.loads((folder / "gpu" / "step.json").read_text())["step"]
+        assert step >= 2
+        # a checkpoint of one goes on where the other is
+        (folder / "cpu").rename(folder / "of cpu")
+        (folder / "gpu").rename(folder / "cpu")
+        (folder / "of cpu").rename(folder / "gpu")
+        assert run("cpu", 1_200, "cpu") == run("gpu", 1_200, DEVICE)
+        assert json.loads((folder / "cpu" / "step.json").read_text())["step"] > step
+        expect_close(folder)
+
+
+def expect_close(folder):
+    found, expected = (load_file(folder / name / "weights.safetensors") for name in ("gpu", "cpu"))
+    assert found.keys() == expected.keys()
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def in_a_process(kind, folder):
+    torch.set_num_threads(1)
+    if not REAL:
+        register()
+    train_on_both(kind, folder)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "sentences", "replaced", "continued"])
+def test_a_gpu_trains_and_measures_as_the_cpu_does(kind, tmp_path):
+    """In a process of its own: autograd counts the devices at its first backward pass."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(in_a_process, kind, tmp_path).result()

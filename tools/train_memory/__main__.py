@@ -9,6 +9,8 @@ python -m tools.train_memory measure KIND NAME [MOST]  ranks of the sentences of
                                                brings; of documents of at most MOST tokens. Before
                                                its training a KIND is what it begins with. In
                                                brackets are 95 % intervals: documents are drawn.
+
+All of it runs on the GPU that torch sees, else on the CPU. It has not run on a real GPU.
 """
 
 import logging

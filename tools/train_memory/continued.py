@@ -95,7 +95,7 @@ def taught_loss(model: Continued, document: Document, question: Question) -> Ten
     """
     (scores,) = model([(document, question)])
     full = torch.isfinite(scores)
-    teacher = torch.from_numpy(question.bm25)[full]
+    teacher = torch.from_numpy(question.bm25).to(scores.device)[full]
     own = scores[full]
     order = F.kl_div(F.log_softmax(own, 0), F.softmax(teacher, 0), reduction="sum")
     each = F.binary_cross_entropy_with_logits(own, teacher.sigmoid(), reduction="sum")

@@ -26,13 +26,18 @@ def query_text(question: Question) -> Text:
     return Text(question.ids, np.array([0, len(question.ids)]))
 
 
+def _vectors(model: nn.Module, texts: list[Text]) -> np.ndarray:
+    vectors: torch.Tensor = model(texts)
+    return vectors.cpu().numpy()
+
+
 def vectors_of(model: nn.Module, document: Document, *, whole: bool) -> np.ndarray:
     """Return the vectors (S, D) of a document's sentences."""
     if whole:
-        return np.asarray(model([Text(document.ids, document.bounds)]))
+        return _vectors(model, [Text(document.ids, document.bounds)])
     alone = [Text(part.ids, part.bounds) for part in sentences_apart(document)]
     return np.concatenate(
-        [np.asarray(model(alone[at : at + _ALONE])) for at in range(0, len(alone), _ALONE)]
+        [_vectors(model, alone[at : at + _ALONE]) for at in range(0, len(alone), _ALONE)]
     )
 
 
@@ -49,7 +54,7 @@ def ranks(
                 continue
             vectors = vectors_of(model, document, whole=whole)
             for question in document.questions:
-                query = np.asarray(model([query_text(question)]))[0]
+                query = _vectors(model, [query_text(question)])[0]
                 cosine = vectors @ query
                 scores = {
                     "bm25": question.bm25,
@@ -75,7 +80,7 @@ def scored_ranks(
             for question in document.questions:
                 pairs = [(part, question) for part in parts]
                 runs = [pairs[at : at + _ALONE] for at in range(0, len(pairs), _ALONE)]
-                score = torch.cat([scores for run in runs for scores in model(run)]).numpy()
+                score = torch.cat([scores for run in runs for scores in model(run)]).cpu().numpy()
                 yield (
                     document.name,
                     {

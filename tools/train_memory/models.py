@@ -35,7 +35,7 @@ class Text(NamedTuple):
 
 class Packed(NamedTuple):
     """Texts as they are read together: ids (T,), bounds of blocks and of texts, the range of
-    each sentence, and which tokens are no markers.
+    each sentence, and which tokens are no markers. All but the bounds are on the model's device.
     """
 
     ids: Tensor
@@ -60,13 +60,14 @@ def packed(texts: Sequence[Text], encoder: Encoder, *, apart: bool = False) -> P
     starts = np.concatenate([row.starts + start for row, start in zip(rows, at, strict=False)])
     ends = np.concatenate([row.ends + start for row, start in zip(rows, at, strict=False)])
     bounds = at[np.cumsum([0, *(len(text) for text in parts)])]
+    device = encoder.device
     return Packed(
-        ids,
+        ids.to(device),
         blocks,
         torch.from_numpy(bounds),
-        torch.from_numpy(starts),
-        torch.from_numpy(ends),
-        inside,
+        torch.from_numpy(starts).to(device),
+        torch.from_numpy(ends).to(device),
+        inside.to(device),
     )
 
 
@@ -186,7 +187,7 @@ class Replaced(nn.Module):
         encoder's layer reads.
         """
         packing, hidden = self._begin(row)
-        order = backwards(row.blocks)
+        order = backwards(row.blocks).to(hidden.device)
         losses = []
         for own in self.layers:
             assert isinstance(own, ReplacedLayer)
@@ -202,7 +203,7 @@ class Replaced(nn.Module):
     def hidden(self, row: Packed) -> Tensor:
         """Return the hidden vectors (T, D) of packed texts."""
         _, hidden = self._begin(row)
-        order = backwards(row.blocks)
+        order = backwards(row.blocks).to(hidden.device)
         for layer in self.layers:
             hidden = layer(hidden, row, order)
         return hidden
@@ -222,7 +223,7 @@ class Replaced(nn.Module):
 
 
 def backwards(bounds: Tensor) -> Tensor:
-    """Return the order (T,) that turns each block around."""
+    """Return the order (T,) that turns each block around; `bounds` are on the CPU."""
     starts = bounds[:-1].repeat_interleave(bounds.diff())
     ends = bounds[1:].repeat_interleave(bounds.diff())
     return starts + ends - 1 - torch.arange(int(bounds[-1]))

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from runnel.files import replacing
+from runnel.ops.backend import wanted_device
 from tools.train_memory.continued import Continued, taught_loss
 from tools.train_memory.documents import Document, Question
 from tools.train_memory.measure import query_text
@@ -113,8 +114,9 @@ def ranking_loss(row: Row, vectors: Tensor) -> Tensor:
     losses = []
     for number, (document, question) in enumerate(row.questions):
         first, stop = counts[document], counts[document + 1]
-        answers = torch.from_numpy(question.answers)
-        own = _SCALE * cosines[number, first:stop] + torch.from_numpy(question.bm25)
+        answers = torch.from_numpy(question.answers).to(vectors.device)
+        bm25 = torch.from_numpy(question.bm25).to(vectors.device)
+        own = _SCALE * cosines[number, first:stop] + bm25
         losses.append(-torch.logsumexp(F.log_softmax(own, 0)[answers], 0))
         among = 2 * _SCALE * cosines[number]
         losses.append(-_BACK * torch.logsumexp(F.log_softmax(among, 0)[answers + first], 0))
@@ -151,14 +153,22 @@ def pairs(documents: Sequence[Document], seed: int) -> Iterator[Pair]:
 
 
 def make(kind: str) -> WithMemory | Replaced | Continued:
-    """Return the model of a pilot before its training."""
+    """Return the model of a pilot before its training, on the GPU if there is one. Its weights are
+    drawn on the CPU, so that they are the same on all machines.
+    """
+    device = wanted_device("auto")
     if kind == "replaced":
-        return Replaced()
-    return Continued() if kind == "continued" else WithMemory(apart=kind == "sentences")
+        return Replaced().to(device)
+    if kind == "continued":
+        continued = Continued()
+        continued.model.heads.to(device)  # also those that are not trained
+        return continued.to(device)
+    return WithMemory(apart=kind == "sentences").to(device)
 
 
 class Training:
-    """A training that can be interrupted: weights, optimizer's state and the step are on disk.
+    """A training that can be interrupted: weights, optimizer's state and the step are on disk. It
+    runs on the GPU if there is one, and what is on disk goes on on any device.
 
     Args:
         kind: see `make`: "memory", "sentences" (the same, with sentences as blocks), "replaced"
@@ -223,11 +233,15 @@ class Training:
         return memory_loss(self.model, row, keep=self.step % 4 == 0), row.tokens
 
     def save(self) -> None:
-        """Write weights, optimizer's state and the step, the step last."""
-        save_file(
-            {n: p.detach().contiguous() for n, p in self.weights.items()}, self.out / "weights.new"
-        )
-        torch.save(self.optimizer.state_dict(), self.out / "optimizer.new")
+        """Write weights, optimizer's state and the step, the step last; tensors of the CPU."""
+        weights = {n: p.detach().contiguous().cpu() for n, p in self.weights.items()}
+        save_file(weights, self.out / "weights.new")
+        state = self.optimizer.state_dict()
+        moments = {
+            number: {name: tensor.cpu() for name, tensor in of_weight.items()}
+            for number, of_weight in state["state"].items()
+        }
+        torch.save(state | {"state": moments}, self.out / "optimizer.new")
         (self.out / "weights.new").replace(self.out / "weights.safetensors")
         (self.out / "optimizer.new").replace(self.out / "optimizer.pt")
         with replacing(self.out / "step.json") as partial:

@@ -132,6 +132,20 @@ def test_the_loss_of_the_authors_code_is_a_mean_with_heavier_positives(
     )
 
 
+@given(st.lists(st.floats(-9, 9), min_size=2, max_size=300), st.integers(1, 299))
+def test_the_authors_loss_is_larger_by_twice_the_share_of_other_sentences(
+    scores: list[float], positives: int
+) -> None:
+    """So less than twice as large: both weigh the two kinds of sentences alike."""
+    count = len(scores)
+    positives = min(positives, count - 1)
+    labels = torch.arange(count) < positives
+    paper, code = (
+        float(sentence_loss(torch.tensor(scores), labels, as_code=way)) for way in (False, True)
+    )
+    assert code == pytest.approx(paper * 2 * (count - positives) / count, rel=1e-4)
+
+
 def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:
     loss = sentence_loss(
         torch.tensor([1.0, -1.0], dtype=torch.bfloat16), torch.tensor([True, False])
