@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,6 +250,26 @@ def test_a_search_reads_one_commit_while_another_thread_moves_to_the_next(tmp_pa
     monkeypatch.setattr(LanceTable, "search", search_and_move)
     assert [row.document for row in reader.nearest(unit(1, 0, 0, 0), 1, [])] == ["apple"]
     assert reader.nearest(unit(1, 0, 0, 0), 1, []) == []
+
+
+def test_an_index_that_replaces_another_is_not_taken_for_it(tmp_path):
+    """Both have as many commits."""
+    uri = str(tmp_path / "index")
+    old = LanceStore.create(uri, SETTINGS)
+    add(old, APPLE)
+    old.close()
+    shutil.rmtree(uri)
+    for change in (lambda: add(old, APPLE), old.refresh):
+        with pytest.raises(StoreError, match=f"{uri} has lost files.*Open it again"):
+            change()
+    new = LanceStore.create(uri, SETTINGS)
+    add(new, ZEBRA)
+    new.close()
+    for change in (old.refresh, lambda: add(old, APPLE), old.optimize):
+        with pytest.raises(StoreError, match=f"{uri} .*replaced.*open it again"):
+            change()
+    old.close()
+    assert not new.refresh() and list(new.documents(None)) == ["zebra's"]
 
 
 def test_threads_change_a_store_in_turn(tmp_path, monkeypatch):

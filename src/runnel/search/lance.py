@@ -179,10 +179,15 @@ class LanceStore:
     def refresh(self) -> bool:
         """Move to the newest commit; return whether there was a newer one."""
         with self._changing:
-            head = self._read_commits()[-1]
-            if head["number"] == self._head["number"]:
+            commits = self._read_commits()
+            if self._head not in commits:
+                raise StoreError(
+                    f"{self.uri} no longer has the commit that was read from it: it was replaced"
+                    " by another index, or is damaged; open it again"
+                )
+            if commits[-1] == self._head:
                 return False
-            self._head = head
+            self._head = commits[-1]
             self._show()
             return True
 
