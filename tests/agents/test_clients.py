@@ -302,6 +302,22 @@ def test_links_and_modes_stay(run, home):
     assert sorted(path.name for path in home.iterdir()) == ["shared.json"]
 
 
+@pytest.mark.parametrize("content", ["", '{"theme": 1}'])
+def test_what_another_program_writes_meanwhile_stays(home, monkeypatch, content):
+    path = Path(".mcp.json").resolve()
+    path.write_text(content)
+    write = Path.write_bytes
+
+    def write_after_another(partial, data):
+        path.write_text('{"theme": 2}')
+        write(partial, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_after_another)
+    with pytest.raises(InputError, match=rf"{path} has just been changed.*repeat"):
+        configure("claude-code", ["runnel"])
+    assert path.read_text() == '{"theme": 2}' and list(path.parent.glob(".mcp*")) == [path]
+
+
 DAMAGED_JSON = [
     b'{"KEY": {',
     b"[]",
