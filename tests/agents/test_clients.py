@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from helpers.children import GIVE_UP_S
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client, StdioServerParameters
@@ -283,7 +284,7 @@ async def test_the_command_that_is_written_starts_the_server(run, home):
     assert run("mcp", "--install", "claude-code").code == 0
     _, entry = entry_of("claude-code")
     command = StdioServerParameters(**entry, env=dict(os.environ), cwd="/")
-    with anyio.fail_after(120):
+    with anyio.fail_after(GIVE_UP_S):
         async with Client(command) as client:
             read = await client.call_tool("read", {"file": "a.md"})
     assert "The dog barked." in read.content[0].text
