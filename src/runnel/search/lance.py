@@ -99,8 +99,8 @@ class LanceStore:
     searches, and `_drafts` are the same tables for writing. `DocumentRow` explains a document's
     `memory` and `saved`, which are large and read only where they are asked for.
 
-    Several threads may use one store: they change it one after another, and a search in the
-    meantime reads one commit.
+    Several threads may use one store: they change it one after another, and each read in the
+    meantime is of one commit.
     """
 
     explained = staticmethod(explained)
