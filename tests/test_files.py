@@ -323,6 +323,24 @@ def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
     assert not path.exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has neither flock nor limits")
+def test_a_lock_that_cannot_be_taken_or_written_is_named(path, full_disk, monkeypatch):
+    """And nobody is said to hold it."""
+
+    def refuse(*arguments):
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    lock = WriterLock(path, path.parent)
+    with monkeypatch.context() as without:
+        without.setattr("fcntl.flock", refuse)
+        for wait in (False, True):
+            with pytest.raises(OSError, match=re.escape(str(path))):
+                lock.acquire(wait=wait)
+    full_disk(0)
+    with pytest.raises(OSError, match=re.escape(str(path))):
+        lock.acquire()
+
+
 def test_a_lock_can_be_waited_for(path):
     first, second = (WriterLock(path, path) for _ in range(2))
     with first.held():

@@ -434,9 +434,11 @@ class WriterLock:
         while self._file is None:
             file = open_own(self._path)
             try:
-                held = self._take(file, wait)
+                with naming(self._path):
+                    held = self._take(file, wait)
             except BaseException:  # among them the error of a full disk
-                file.close()
+                with suppress(OSError):  # the same again
+                    file.close()
                 raise
             # Otherwise the holder removed the file after it was opened here: open the next one.
             if held:
@@ -503,6 +505,8 @@ def _try_lock(file: BinaryIO, wait: bool) -> bool:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            raise  # such as a file system without locks
         return False
     return True

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from helpers.children import GIVE_UP_S
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client, StdioServerParameters
@@ -283,7 +284,7 @@ async def test_the_command_that_is_written_starts_the_server(run, home):
     assert run("mcp", "--install", "claude-code").code == 0
     _, entry = entry_of("claude-code")
     command = StdioServerParameters(**entry, env=dict(os.environ), cwd="/")
-    with anyio.fail_after(120):
+    with anyio.fail_after(GIVE_UP_S):
         async with Client(command) as client:
             read = await client.call_tool("read", {"file": "a.md"})
     assert "The dog barked." in read.content[0].text
@@ -300,6 +301,22 @@ def test_links_and_modes_stay(run, home):
     assert run("mcp", "--uninstall", "claude-code").code == 0
     assert target.read_text() == '{"mcpServers": {"other": {}}}'
     assert sorted(path.name for path in home.iterdir()) == ["shared.json"]
+
+
+@pytest.mark.parametrize("content", ["", '{"theme": 1}'])
+def test_what_another_program_writes_meanwhile_stays(home, monkeypatch, content):
+    path = Path(".mcp.json").resolve()
+    path.write_text(content)
+    write = Path.write_bytes
+
+    def write_after_another(partial, data):
+        path.write_text('{"theme": 2}')
+        write(partial, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_after_another)
+    with pytest.raises(InputError, match=rf"{path} has just been changed.*repeat"):
+        configure("claude-code", ["runnel"])
+    assert path.read_text() == '{"theme": 2}' and list(path.parent.glob(".mcp*")) == [path]
 
 
 DAMAGED_JSON = [

@@ -176,7 +176,7 @@ async def check_client(client, most=LIMIT):
 async def test_in_this_process(root):
     async with Client(server(root)) as client:
         await check_client(client)
-        with anyio.fail_after(60):
+        with anyio.fail_after(GIVE_UP_S):
             quote = {"quote": "The train leaves at night.", "file": "long.txt"}
             verified = await structure(client, "verify", quote)
         assert verified["match"] == "changed"
@@ -278,7 +278,7 @@ async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
                 while len(seen) < 2:
                     await anyio.sleep(0.05)
                 group.cancel_scope.cancel()
-            assert await anyio.to_thread.run_sync(partial(retriever.stopped.wait, 30))
+            assert await anyio.to_thread.run_sync(partial(retriever.stopped.wait, GIVE_UP_S))
             assert not (await client.call_tool("read", {"file": "a.md"})).is_error
     assert seen == sorted(set(seen)) and all(total == 100_000 for _, total in seen)
 

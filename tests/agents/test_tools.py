@@ -3,7 +3,9 @@
 import gzip
 import json
 import re
+import shutil
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -11,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeRetriever
 from helpers.texts import repeat
 
 from runnel.agents.documents import AgentSettings, Models
 from runnel.agents.tools import Searched, Stretch, Tools, _listed, refusal, shown
-from runnel.errors import Cancelled, InputError
+from runnel.errors import Cancelled, InputError, StoreError
 from runnel.files import WriterLock
 from runnel.records import AnsweringSentence, Document, Hit, probability
 from runnel.search.index import Index
@@ -412,6 +415,40 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     with Index.open(project.place) as other:
         [hit] = tools.search("cat", 1, 1).documents
         assert other.delete([hit.source]).deleted
+
+
+def test_an_index_that_is_made_again_meanwhile_is_searched(tmp_path):
+    project = Project(tmp_path).extend([])
+    (tmp_path / "dogs.md").write_text("The dog barked all night.")
+    tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
+    for _ in range(2):
+        Index.create(project.place).close()
+        (hit,) = tools.search("who barked", 5, 1).documents
+        assert "barked" in tools.read(hit.file).place.text
+        shutil.rmtree(project.place)
+        (project.folder / ".runnel" / "files.json").unlink()
+        for call in tools.status, partial(tools.search, "who barked"):
+            with pytest.raises(StoreError, match="there is no index at"):
+                call()
+
+
+def test_documents_of_the_index_are_read_while_it_is_brought_up_to_date(tmp_path):
+    project = Project(tmp_path).extend([])
+    Index.create(project.place).close()
+    tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
+    (tmp_path / "dogs.md").write_text("The dog barked all night.")
+    (hit,) = tools.search("who barked", 5, 1).documents
+    (tmp_path / "cats.md").write_text("The cat slept all day.")
+    seen = []
+
+    def ask(done, total):
+        if not seen:
+            with ThreadPoolExecutor(1) as other:
+                seen.append(other.submit(tools.status).result(GIVE_UP_S)["index"]["documents"])
+                seen.append(other.submit(tools.read, hit.file).result(GIVE_UP_S).place.text)
+
+    assert tools.search("who slept", 5, 1, progress=ask).total == 2
+    assert seen == [1, "The dog barked all night."]
 
 
 def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp_path):

@@ -21,6 +21,7 @@ from helpers.stub_endpoint import serve
 from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 
+from runnel import files
 from runnel.commands.find import FileOptions
 from runnel.engine import Engine
 from runnel.errors import InputError
@@ -354,6 +355,46 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
     assert (
         stored["a"] in left and stored["b"] not in left and killed not in left and writing in left
     )
+
+
+@pytest.mark.parametrize("renamed", ["before", "after"])
+def test_a_mark_that_another_process_writes_meanwhile_is_seen(tmp_path, monkeypatch, renamed):
+    mark = tmp_path / "CACHEDIR.TAG"
+    partial = partial_of(mark)
+    partial.write_bytes(document_cache._MARKED)
+    listed = Path.iterdir
+
+    def list_and_rename(folder):
+        if renamed == "before":
+            partial.rename(mark)
+        names = list(listed(folder))
+        if renamed == "after":
+            partial.rename(mark)
+        return iter(names)
+
+    monkeypatch.setattr(Path, "iterdir", list_and_rename)
+    assert document_cache.is_cache(tmp_path)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_what_another_process_empties_while_it_is_written_is_no_fault(
+    find, tmp_path, monkeypatch, new
+):
+    if not new:
+        find("a.md", "--remember")
+    Path("b.md").write_text(TEXT + "The river b runs.")
+    folder = tmp_path / "cache" / "find"
+
+    def empty(path, sync=files.sync):
+        document_cache.trim(folder, -1)
+        sync(path)
+
+    with monkeypatch.context() as emptied:
+        emptied.setattr(files, "sync", empty)
+        done = find("b.md", "--remember")
+    assert (done.code, done.err) == (0, "") and not entries(tmp_path)
+    find("b.md", "--remember")
+    assert len(entries(tmp_path)) == 1
 
 
 ENTRY = f"{repeat('0', 32)}-{repeat('1', 32)}.safetensors"

@@ -154,9 +154,7 @@ def test_a_full_disk_loses_nothing(folder, full_disk):
     with suppress(StoreError):  # there may be room for what little it writes
         store.optimize()
     assert seen(store, "cat and") == before
-    with pytest.raises(
-        StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"
-    ):
+    with pytest.raises(StoreError, match=r"no room for .*committed documents are safe"):
         add(store, LARGE, delete=["cat"])
     assert seen(store, "cat and") == before  # in the store that failed, too
     store.close()
@@ -164,9 +162,7 @@ def test_a_full_disk_loses_nothing(folder, full_disk):
     assert seen(again, "cat and") == before
     again.close()
     full_disk(10)
-    with pytest.raises(
-        StoreError, match=r"cannot read or write the index at .*other: .*is the disk full\?"
-    ):
+    with pytest.raises(StoreError, match=r"no room for .*other "):
         LanceStore.create(str(folder.parent / "other"), SETTINGS)
 
 

@@ -2,19 +2,23 @@
 
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.local_qdrant import URI, local_qdrant
+from helpers.children import GIVE_UP_S
+from helpers.local_qdrant import URI, LocalQdrant, local_qdrant
 from helpers.stored_documents import SETTINGS, Place, add, document, passages_of, seen, unit
 from qdrant_client import models
 
 from runnel.errors import InputError, StoreError
+from runnel.search import qdrant
 from runnel.search.filters import IDS, conditions
 from runnel.search.lance import LanceStore
+from runnel.search.qdrant import QdrantStore
 from runnel.search.records import WHOLE, IndexSettings
 from runnel.search.stores import create_store, holds_index, open_store
 from runnel.text.words import bm25, words_of
@@ -236,6 +240,46 @@ def test_a_collection_of_another_program_is_left_alone(place):
     with pytest.raises(StoreError, match="another program"):
         create_store(other, SETTINGS)
     assert store._client.count("other").count == 1
+
+
+def test_of_two_that_create_an_index_one_waits_for_the_other(place, monkeypatch):
+    """And never removes what the other has made so far."""
+    monkeypatch.setattr(qdrant, "_CREATION_S", GIVE_UP_S)
+    reached = threading.Event()
+    go_on = threading.Event()
+    write = QdrantStore._write_state
+
+    def write_late(store, number):
+        reached.set()
+        assert go_on.wait(GIVE_UP_S)
+        write(store, number)
+
+    monkeypatch.setattr(QdrantStore, "_write_state", write_late)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(place.create)
+        assert reached.wait(GIVE_UP_S)
+        with monkeypatch.context() as before:  # both look before there is a collection
+            before.setattr(LocalQdrant, "collection_exists", lambda *arguments: False)
+            with pytest.raises(StoreError, match="another process is making an index"):
+                place.create()
+        second = pool.submit(create_store, place.uri, replace(SETTINGS, dimension=8))
+        go_on.set()
+        store = first.result(GIVE_UP_S)
+        with pytest.raises(StoreError, match="already holds an index"):
+            second.result(GIVE_UP_S)
+    add(store, *OLD)
+    assert place.open().settings == SETTINGS and place.open().last_commit().documents == 2
+
+
+def test_what_an_interrupted_creation_has_left_is_replaced(place, monkeypatch):
+    monkeypatch.setattr(qdrant, "_CREATION_S", 0.0)
+    monkeypatch.setattr(QdrantStore, "_write_state", lambda *arguments: None)
+    create_store(place.uri, replace(SETTINGS, dimension=8))
+    assert not holds_index(place.uri)
+    monkeypatch.undo()
+    monkeypatch.setattr(qdrant, "_CREATION_S", 0.0)
+    add(place.create(), *OLD)
+    assert place.open().last_commit().documents == 2
 
 
 def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):

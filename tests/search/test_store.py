@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from helpers.children import PATHS, PROGRAMS
 from helpers.stored_documents import SETTINGS, add, document, passages_of, seen, unit
+from lancedb.table import LanceTable
 from programs.killed_writer import text_of
 
 from runnel.errors import InputError, StoreError
@@ -227,6 +229,67 @@ def test_of_many_that_create_an_index_at_once_one_does(tmp_path):
         add(store, APPLE)
         store.close()
         assert LanceStore.open(uri).last_commit().documents == 1
+
+
+def test_a_search_reads_one_commit_while_another_thread_moves_to_the_next(tmp_path, monkeypatch):
+    store = LanceStore.create(str(tmp_path), SETTINGS)
+    add(store, APPLE)
+    store.close()
+    reader = LanceStore.open(str(tmp_path))
+    search = LanceTable.search
+    calls = []
+
+    def search_and_move(table, *arguments, **options):
+        calls.append(table)
+        if len(calls) == 1:  # of the reader's passages, before its documents
+            add(store, delete=["apple"])
+            store.close()
+            assert reader.refresh()
+        return search(table, *arguments, **options)
+
+    monkeypatch.setattr(LanceTable, "search", search_and_move)
+    assert [row.document for row in reader.nearest(unit(1, 0, 0, 0), 1, [])] == ["apple"]
+    assert reader.nearest(unit(1, 0, 0, 0), 1, []) == []
+
+
+def test_an_index_that_replaces_another_is_not_taken_for_it(tmp_path):
+    """Both have as many commits."""
+    uri = str(tmp_path / "index")
+    old = LanceStore.create(uri, SETTINGS)
+    add(old, APPLE)
+    old.close()
+    shutil.rmtree(uri)
+    for change in (lambda: add(old, APPLE), old.refresh):
+        with pytest.raises(StoreError, match=f"{uri} has lost files.*Open it again"):
+            change()
+    new = LanceStore.create(uri, SETTINGS)
+    add(new, ZEBRA)
+    new.close()
+    for change in (old.refresh, lambda: add(old, APPLE), old.optimize):
+        with pytest.raises(StoreError, match=f"{uri} .*replaced.*open it again"):
+            change()
+    old.close()
+    assert not new.refresh() and list(new.documents(None)) == ["zebra's"]
+
+
+def test_threads_change_a_store_in_turn(tmp_path, monkeypatch):
+    """One looks for a newer commit, and another commits before it has moved to what it saw."""
+    store = LanceStore.create(str(tmp_path), SETTINGS)
+    read = store._read_commits
+    writer = threading.Thread(target=add, args=(store, APPLE))
+
+    def read_and_commit():
+        rows = read()
+        monkeypatch.undo()
+        writer.start()
+        writer.join(1)  # it is done, or waits
+        return rows
+
+    monkeypatch.setattr(store, "_read_commits", read_and_commit)
+    store.refresh()
+    writer.join()
+    store.close()
+    assert store.last_commit().number == store.last_commit().documents == 1
 
 
 @pytest.mark.parametrize(

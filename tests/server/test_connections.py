@@ -135,7 +135,7 @@ def test_a_body_with_two_ends_is_refused_before_an_application_without_checks():
     ],
 )
 def test_headers_have_a_time_that_more_bytes_do_not_extend(monkeypatch, first):
-    monkeypatch.setattr(connections, "HEADERS_S", 0.3)
+    monkeypatch.setattr(connections, "HEADERS_S", 1.0)
     with limited() as (app, connect):
         connection = connect(first)
         if b"\r\n\r\n" in first:  # the answer; what follows it has a time of its own
@@ -146,14 +146,14 @@ def test_headers_have_a_time_that_more_bytes_do_not_extend(monkeypatch, first):
 
 
 def test_a_complete_request_has_no_time_for_headers_and_the_connection_serves_the_next(monkeypatch):
-    monkeypatch.setattr(connections, "HEADERS_S", 0.2)
+    monkeypatch.setattr(connections, "HEADERS_S", 1.0)
     with limited() as (app, connect):
         connection = connect(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
-        time.sleep(0.5)
+        time.sleep(1.5)
         app.go.set()
         for _ in range(3):
             assert answered(connection)
-            time.sleep(0.3)  # idle: longer than headers may take
+            time.sleep(1.2)  # idle: longer than headers may take
             connection.sendall(WHOLE[:9])
             connection.sendall(WHOLE[9:])
         assert answered(connection)

@@ -2,6 +2,8 @@
 `verify_quote` do.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 from helpers.serving import serving
@@ -9,6 +11,8 @@ from helpers.texts import repeat
 from helpers.tiny import judging_encoder
 
 from runnel import Document, Embedder, Index, SentenceRetriever
+from runnel.errors import StoreError
+from runnel.server.context import OpenIndex
 
 TEXTS = [
     "The finally clause is always executed. A tuple cannot be changed. 🌧 Rain fell.",
@@ -139,6 +143,59 @@ def test_search(server, embedder, place):
         done.status_code == 404
         and done.json()["error"]["message"] == "this server has no index; start it with --in INDEX"
     )
+
+
+def test_no_commit_is_missed_while_another_is_opened(embedder, tmp_path, monkeypatch):
+    place = tmp_path / "index"
+    Index.create(place, embedder).close()
+    index = OpenIndex(str(place), embedder)
+    assert len(index.newest()) == 0
+
+    def add(name):
+        with real(place, embedder) as writer:
+            writer.add([Document(name, TEXTS[0])])
+
+    def open_and_add(*arguments):
+        opened = real(*arguments)
+        monkeypatch.undo()
+        add("b")
+        return opened
+
+    real = Index.open
+    add("a")
+    monkeypatch.setattr(Index, "open", open_and_add)
+    earlier = index.newest()
+    assert len(earlier) == 1 and len(index.newest()) == 2 and len(earlier) == 1
+
+
+def test_an_index_that_cannot_be_opened_now_is_opened_later(embedder, tmp_path, monkeypatch):
+    place = tmp_path / "index"
+    Index.create(place, embedder).close()
+    index = OpenIndex(str(place), embedder)
+    assert len(index.newest()) == 0
+    with Index.open(place, embedder) as writer:
+        writer.add([Document("a", TEXTS[0])])
+
+    def fail(*arguments):
+        raise StoreError("too many open files")
+
+    with monkeypatch.context() as failing, pytest.raises(StoreError):
+        failing.setattr(Index, "open", fail)
+        index.newest()
+    assert len(index.newest()) == 1
+
+
+def test_an_index_that_is_made_again_is_searched(embedder, tmp_path):
+    place = tmp_path / "index"
+    index = None
+    for name in "ab":
+        with Index.create(place, embedder) as made:
+            made.add([Document(name, TEXTS[0])])
+        index = index or OpenIndex(str(place), embedder)
+        assert index.newest().search(QUERY)[0].id == index.document(name).id == name
+        shutil.rmtree(place)
+        with pytest.raises(StoreError, match=f"no index at {place}"):
+            index.newest()
 
 
 def test_verify(server):

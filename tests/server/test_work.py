@@ -261,10 +261,14 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
             await task
     await until(lambda: idle(one))
     late = work(deadline_s=0.2)
-    waiting = [asyncio.create_task(late.parse(Client(), lambda _: time.sleep(1))) for _ in range(3)]
+    go = threading.Event()
+    waiting = [
+        asyncio.create_task(late.parse(Client(), lambda _: go.wait(GIVE_UP_S))) for _ in range(3)
+    ]
     for task in waiting:
         with pytest.raises(Refusal, match=r"longer than 0\.2 s"):
             await task
+    go.set()
     await until(lambda: idle(late))
 
 

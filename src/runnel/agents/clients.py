@@ -88,7 +88,7 @@ def configure(program: str, command: list[str] | None) -> Path:
     load = partial(tomllib.loads, parse_float=str) if is_toml else _load_json
     try:
         path = path.resolve()
-        old = path.read_bytes().decode() if path.exists() else ""
+        old = _content(path)
         expected = load(old)
         if not isinstance(expected, dict) or not isinstance(expected.get(key, {}), dict):
             raise ValueError(f"it needs an object {key!r} with the servers by name")
@@ -112,7 +112,13 @@ def configure(program: str, command: list[str] | None) -> Path:
         written.write_bytes(new.encode())
         if path.exists():
             written.chmod(path.stat().st_mode & 0o7777)
+        if _content(path) != old:
+            raise InputError(f"{path} has just been changed by another program; repeat the command")
     return path
+
+
+def _content(path: Path) -> str:
+    return path.read_bytes().decode() if path.exists() else ""
 
 
 def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:

@@ -79,6 +79,7 @@ class Models:
         self._settings = settings
         self._load = load or partial(SentenceRetriever.load, settings.model)
         self._loading = threading.Lock()
+        self._opening = threading.Lock()
         self._searching = threading.Lock()
         self._retriever: SentenceRetriever | None = None
         self._store: Store | None = None
@@ -96,11 +97,10 @@ class Models:
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """Yield the content of the index at its last commit, without loading a model, to one thread
-        at a time.
+        """Yield the content of the index at its last commit, without loading a model, also while
+        another thread brings it up to date.
         """
-        with self._searching:
-            yield self._newest()
+        yield self._newest()
 
     @contextmanager
     def index(self, notes: list[str], progress: Progress) -> Iterator[Index]:
@@ -111,7 +111,7 @@ class Models:
         """
         with self._searching:
             store = self._newest()
-            if self._index is None:
+            if self._index is None or self._index.store is not store:
                 same = store.settings.model == self._settings.model
                 embedder = (
                     Embedder(self.retriever().model)
@@ -140,10 +140,14 @@ class Models:
                 "this server has no index; use find on a file, or run `runnel index` and start the"
                 " server again"
             )
-        if self._store is None:
-            self._store = open_store(place)
-        self._store.refresh()
-        return self._store
+        with self._opening:
+            try:
+                if self._store is not None:
+                    self._store.refresh()
+            except StoreError:  # it was removed or replaced
+                self._store = None
+            self._store = self._store or open_store(place)
+            return self._store
 
 
 class AgentDocuments:

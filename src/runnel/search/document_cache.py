@@ -72,10 +72,12 @@ def is_cache(folder: Path) -> bool:
     if not os.path.lexists(folder):
         return False
     expect_trusted(folder)
+    # listed before the mark is looked for, which another process may write meanwhile
+    others = [path.name for path in folder.iterdir() if not _is_own(path)]
     mark = folder / _MARK
     if mark.is_file() and not mark.is_symlink() and mark.read_bytes() == _MARKED:
         return True
-    if others := [path.name for path in folder.iterdir() if not _is_own(path)]:
+    if others:
         raise StoreError(
             f"{folder} is not used as a cache: it holds {min(others)!r} and no {_MARK} of runnel; "
             "expected a new or an empty folder"
@@ -202,6 +204,8 @@ class DocumentCache:
             # What a user reads is private, also in a folder that is not.
             write(path, pack(parts, "", path.name), mode=0o600)
             trim(path.parent, LIMIT_BYTES)
+        except FileNotFoundError:  # another process has emptied the cache meanwhile
+            return
         except (OSError, InputError, StoreError) as error:
             self._failed = True
             self.report(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,12 +83,24 @@ class _Passages(NamedTuple):
     vectors: NDArray[np.float32]  # (n, d)
 
 
+class _Shown(NamedTuple):
+    """What searches read: the tables at the versions of a commit, and one item with all passages
+    once they are needed.
+    """
+
+    tables: dict[str, Table]
+    passages: list[_Passages]
+
+
 class LanceStore:
     """A crash-safe place for documents and passages, in LanceDB. Use `create` or `open`.
 
-    `_head` is the row of the last commit seen; `_tables` are open at its versions, for searches,
-    and `_drafts` are the same tables for writing. `DocumentRow` explains a document's `memory` and
-    `saved`, which are large and read only where they are asked for.
+    `_head` is the row of the last commit seen; `_shown` are the tables at its versions, for
+    searches, and `_drafts` are the same tables for writing. `DocumentRow` explains a document's
+    `memory` and `saved`, which are large and read only where they are asked for.
+
+    Several threads may use one store: they change it one after another, and each read in the
+    meantime is of one commit.
     """
 
     explained = staticmethod(explained)
@@ -96,7 +109,7 @@ class LanceStore:
         self.settings = settings
         self.uri = uri
         self._lock = _lock_of(uri)
-        self._passages: _Passages | None = None
+        self._changing = threading.RLock()  # guards all but `_shown`, which is replaced whole
         self._use(database)
         self._head = self._read_commits()[-1]
         self._show()
@@ -157,19 +170,26 @@ class LanceStore:
             return "commits" in _complete_tables(connect(uri, create=False))
 
     def close(self) -> None:
-        """Release the lock for other writers."""
+        """Release the lock for other writers, once no thread writes any more."""
         if self._lock is not None:
-            self._lock.release()
+            with self._changing:
+                self._lock.release()
 
     @plainly
     def refresh(self) -> bool:
         """Move to the newest commit; return whether there was a newer one."""
-        head = self._read_commits()[-1]
-        if head["number"] == self._head["number"]:
-            return False
-        self._head = head
-        self._show()
-        return True
+        with self._changing:
+            commits = self._read_commits()
+            if self._head not in commits:
+                raise StoreError(
+                    f"{self.uri} no longer has the commit that was read from it: it was replaced"
+                    " by another index, or is damaged; open it again"
+                )
+            if commits[-1] == self._head:
+                return False
+            self._head = commits[-1]
+            self._show()
+            return True
 
     def last_commit(self) -> Commit:
         """Return the commit that searches see."""
@@ -179,7 +199,7 @@ class LanceStore:
     @plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
         """Return content hashes by document id."""
-        rows = self._select("documents", ["id", *ContentHashes._fields])
+        rows = _rows(self._shown.tables["documents"], ["id", *ContentHashes._fields])
         return {row.pop("id"): ContentHashes(**row) for row in rows}
 
     @plainly
@@ -194,7 +214,9 @@ class LanceStore:
         columns = [
             name for name in DOCUMENT_COLUMNS if name != "memory" and (saved or name != "saved")
         ]
-        rows = self._select("documents", columns, "" if ids is None else _is_in("id", ids))
+        rows = _rows(
+            self._shown.tables["documents"], columns, "" if ids is None else _is_in("id", ids)
+        )
         return {
             row["id"]: DocumentRow(**row | {"metadata": json.loads(row["metadata"])})
             for row in rows
@@ -205,7 +227,7 @@ class LanceStore:
         """Return the `memory` of documents by id, if they have one."""
         if not ids or not self.settings.remember:
             return {}
-        rows = self._select("documents", ["id", "memory"], _is_in("id", ids))
+        rows = _rows(self._shown.tables["documents"], ["id", "memory"], _is_in("id", ids))
         return {row["id"]: row["memory"] for row in rows if row["memory"] is not None}
 
     def scan(self) -> Iterator[list[PassageRow]]:
@@ -213,7 +235,7 @@ class LanceStore:
         import pyarrow as pa
 
         with plain_errors(self.uri):
-            passages = self._tables["passages"].search().select(PASSAGE_COLUMNS)
+            passages = self._shown.tables["passages"].search().select(PASSAGE_COLUMNS)
             for batch in passages.to_batches(_SCANNED):
                 yield passage_rows(pa.Table.from_batches([batch]))
 
@@ -222,7 +244,7 @@ class LanceStore:
         self, vector: NDArray[np.float32], count: int, where: list[Condition]
     ) -> list[ScoredPassage]:
         """Return the passages (including whole documents) with the highest cosine, best first."""
-        table = self._tables["passages"]
+        table = self._shown.tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
             return self._nearest_in_memory(vector, count, where)
         search = cast("LanceVectorQueryBuilder", table.search(vector))
@@ -239,7 +261,7 @@ class LanceStore:
 
         if self._head["passages"] == 0 or not query.strip():
             return []
-        table = self._tables["passages"]
+        table = self._shown.tables["passages"]
         words: Any = MatchQuery(with_parts(query), "words")  # type: ignore[call-arg]
         # rows of whole documents have no text
         search = table.search(words, query_type="fts")
@@ -254,12 +276,13 @@ class LanceStore:
         """Return the passages with the highest inner product, best first, ties in stored order: one
         product with all of them.
         """
-        if self._passages is None:
-            self._passages = self._read_passages()
-        ids, owners, numbers, vectors = self._passages
+        tables, passages = self._shown
+        if not passages:
+            passages.append(self._read_passages(tables))
+        ids, owners, numbers, vectors = passages[0]
         rows = np.arange(len(owners))
         if where:
-            selected = self._select("documents", ["id"], to_sql(where, FIELD_PREFIX, "id"))
+            selected = _rows(tables["documents"], ["id"], to_sql(where, FIELD_PREFIX, "id"))
             names = {row["id"] for row in selected}
             rows = np.flatnonzero(np.array([name in names for name in ids], dtype=bool)[owners])
             vectors = vectors[rows]
@@ -272,14 +295,14 @@ class LanceStore:
             )
         ]
 
-    def _read_passages(self) -> _Passages:
+    def _read_passages(self, tables: Mapping[str, Table]) -> _Passages:
         """Read what is kept of all passages to search them in memory."""
         columns = ["document", "number", "vector"]
-        table = self._tables["passages"].search().select(columns).to_arrow()
+        table = tables["passages"].search().select(columns).to_arrow()
         vectors = table["vector"].combine_chunks().flatten().to_numpy()
         vectors = vectors.reshape(-1, self.settings.dimension)
         names = table["document"].to_pylist()
-        ids = [row["id"] for row in self._select("documents", ["id"])]
+        ids = [row["id"] for row in _rows(tables["documents"], ["id"])]
         order = {name: i for i, name in enumerate(ids)}
         for i, length in odd_lengths(vectors):
             vector = f"a vector of document {names[i]!r}"
@@ -289,10 +312,6 @@ class LanceStore:
                 raise damaged(self.uri, f"document {name!r} has passages, but no text")
         owners = np.array([order[name] for name in names], dtype=np.int64)
         return _Passages(ids, owners, table["number"].to_numpy(), vectors)
-
-    def _select(self, name: str, columns: list[str], where: str = "") -> list[dict[str, Any]]:
-        search = self._tables[name].search().select(columns)
-        return (search.where(where) if where else search).to_arrow().to_pylist()
 
     @plainly
     def commit(
@@ -304,54 +323,59 @@ class LanceStore:
         """Add documents, replacing documents of the same id, and delete others."""
         from lancedb.index import FTS
 
-        self._begin()
-        replaced = [*(row.id for row in documents), *delete]
-        metadata = {row.id: row.metadata for row in documents}
-        new_rows = {
-            "documents": document_table(documents, self.settings),
-            "passages": passage_table(passages, metadata, self.settings),
-        }
-        # Merging reads all ids of the table each time, so new rows are appended.
-        stored = delete or self._drafts["documents"].count_rows(_is_in("id", replaced))
-        for name, key in (("documents", ["id"]), ("passages", ["document", "number"])):
-            if not stored:
-                self._drafts[name].add(new_rows[name])
-                continue
-            merge = self._drafts[name].merge_insert(key).when_matched_update_all()
-            merge = merge.when_not_matched_insert_all()
-            # old passages of replaced documents without a new row of their number, and deleted ones
-            merge = merge.when_not_matched_by_source_delete(_is_in(key[0], replaced))
-            merge.execute(new_rows[name])
-        # The first passage builds BM25's index; later passages are searched row by row until
-        # `optimize`.
-        table = self._drafts["passages"]
-        if not _has_index(table, "words") and table.count_rows(_NOT_WHOLE):
-            table.create_index("words", config=FTS())
-        return self._finish("commit")
+        with self._changing:
+            self._begin()
+            replaced = [*(row.id for row in documents), *delete]
+            metadata = {row.id: row.metadata for row in documents}
+            new_rows = {
+                "documents": document_table(documents, self.settings),
+                "passages": passage_table(passages, metadata, self.settings),
+            }
+            # Merging reads all ids of the table each time, so new rows are appended.
+            stored = delete or self._drafts["documents"].count_rows(_is_in("id", replaced))
+            for name, key in (("documents", ["id"]), ("passages", ["document", "number"])):
+                if not stored:
+                    self._drafts[name].add(new_rows[name])
+                    continue
+                merge = self._drafts[name].merge_insert(key).when_matched_update_all()
+                merge = merge.when_not_matched_insert_all()
+                # old passages of replaced documents without a new row of their number, and deleted
+                # ones
+                merge = merge.when_not_matched_by_source_delete(_is_in(key[0], replaced))
+                merge.execute(new_rows[name])
+            # The first passage builds BM25's index; later passages are searched row by row until
+            # `optimize`.
+            table = self._drafts["passages"]
+            if not _has_index(table, "words") and table.count_rows(_NOT_WHOLE):
+                table.create_index("words", config=FTS())
+            return self._finish("commit")
 
     @plainly
     def optimize(self) -> None:
         """Merge small pieces and update the search structures, without visible changes."""
         from lancedb.index import IvfRq
 
-        self._begin()
-        table = self._drafts["passages"]
-        if table.count_rows() > EXACT_ROWS and not _has_index(table, "vector"):
-            table.create_index("vector", config=IvfRq(distance_type="cosine"))
-        # Remove the versions of tables that are older than the last commits.
-        commits = self._read_commits()[-_KEPT_COMMITS:]
-        for name in _CONTENT:
-            table = self._drafts[name]
-            needed = {row[name + "_version"] for row in commits}
-            table.optimize()  # first, because the age of removed versions counts from its end
-            # the times have no time zone
-            versions = table.list_versions()
-            times = [version["timestamp"] for version in versions if version["version"] in needed]
-            age = time.time() - min(times).timestamp()
-            if age >= 0:  # otherwise the clock was set back; a later call removes old versions
-                slack = timedelta(seconds=1) if self._lock else _SKEW
-                table.optimize(cleanup_older_than=timedelta(seconds=age) + slack)
-        self._finish("optimize")
+        with self._changing:
+            self._begin()
+            table = self._drafts["passages"]
+            if table.count_rows() > EXACT_ROWS and not _has_index(table, "vector"):
+                table.create_index("vector", config=IvfRq(distance_type="cosine"))
+            # Remove the versions of tables that are older than the last commits.
+            commits = self._read_commits()[-_KEPT_COMMITS:]
+            for name in _CONTENT:
+                table = self._drafts[name]
+                needed = {row[name + "_version"] for row in commits}
+                table.optimize()  # first, because the age of removed versions counts from its end
+                # the times have no time zone
+                versions = table.list_versions()
+                times = [
+                    version["timestamp"] for version in versions if version["version"] in needed
+                ]
+                age = time.time() - min(times).timestamp()
+                if age >= 0:  # otherwise the clock was set back; a later call removes old versions
+                    slack = timedelta(seconds=1) if self._lock else _SKEW
+                    table.optimize(cleanup_older_than=timedelta(seconds=age) + slack)
+            self._finish("optimize")
 
     def _begin(self) -> None:
         """Lock out other writers, and undo the changes of an unfinished one.
@@ -413,11 +437,11 @@ class LanceStore:
         # a connection keeps the metadata of all versions that it has read, up to 1 GB
         if self._commits_shown == _SESSION_COMMITS:
             self._use(connect(self.uri, create=False))
-        self._tables = {
+        tables = {
             name: self._database.open_table(name, version=self._head[name + "_version"])
             for name in _CONTENT
         }
-        self._passages = None
+        self._shown = _Shown(tables, [])
         self._commits_shown += 1
 
 
@@ -450,6 +474,11 @@ def _lost_error(uri: str, what: str) -> StoreError:
         f"{uri} has lost its {what}; restore it from a copy, or remove {uri} and index the"
         " documents again"
     )
+
+
+def _rows(table: Table, columns: list[str], where: str = "") -> list[dict[str, Any]]:
+    search = table.search().select(columns)
+    return (search.where(where) if where else search).to_arrow().to_pylist()
 
 
 def _has_index(table: Table, column: str) -> bool:

@@ -58,6 +58,7 @@ _NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # the namespace of t
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # the most of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
+_CREATION_S = 10.0  # no creation takes so long: an empty collection is of an interrupted one
 _NO_SETTINGS = IndexSettings("", [], 0)  # of a store whose settings are not read yet
 _T = TypeVar("_T")
 
@@ -74,6 +75,8 @@ def _explained(uri: str, error: Exception) -> str:
         )
     if getattr(error, "status_code", None) in (401, 403):
         return f"no access to {uri}; set QDRANT_API_KEY [{text}]"
+    if "already exists" in text:
+        return f"another process is making an index at {uri}; repeat the call [{text}]"
     return f"{uri} refused the request: {text}; the next add() writes incomplete documents again"
 
 
@@ -109,12 +112,15 @@ class QdrantStore:
     @plainly
     def _create(self) -> None:
         if self._client.collection_exists(self._name):
+            # Its settings come last: another process is about to write them, or was interrupted.
+            ends = time.monotonic() + _CREATION_S
+            while not self._client.count(self._name).count and time.monotonic() < ends:
+                time.sleep(0.1)
             if self._client.count(self._name).count:
                 raise StoreError(
                     f"{self.uri} already holds an index, or a collection of another program; choose"
                     " another name"
                 )
-            # left by a creation that was interrupted before its settings were written
             self._client.delete_collection(self._name)
         self._client.create_collection(
             self._name,

@@ -13,6 +13,11 @@ _SOURCES = re.compile(r",? \(?\S+\.rs:\d+(:\d+)?\)?")  # places in LanceDB's sou
 # text of an error of LanceDB -> what it means
 _CAUSES = (
     (
+        r"no space left|file too large|quota exceeded",
+        "there is no room for {uri} on its disk; committed documents are safe."
+        " Make room, and repeat the call",
+    ),
+    (
         r"incompatible transaction|commit conflict|preempted by concurrent"
         r"|too many concurrent writers",
         "another writer has changed {uri} in the meantime; nothing was written, repeat the call",
@@ -37,8 +42,8 @@ _CAUSES = (
         " Check the network and the address, and repeat the call",
     ),
     (
-        r"not found:|no longer exists|invalid range|invalid magic|file size is too small"
-        r"|no field named|panicked",
+        r"not found:|no such file or directory|no longer exists|invalid range|invalid magic"
+        r"|file size is too small|no field named|panicked",
         "{uri} has lost files: they are damaged, or were removed after the index was opened."
         " Open it again; if that does not help, restore it from a copy or index the documents"
         " again",
@@ -74,7 +79,7 @@ def explained(uri: str, error: Exception) -> str:
             return message.format(uri=uri) + f" [{text[:300]}]"
     return (
         f"cannot read or write the index at {uri}: {text[:600]}; committed documents are safe. "
-        "Remove the cause (is the disk full?) and repeat the call"
+        "Remove the cause and repeat the call"
     )
 
 

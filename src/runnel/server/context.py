@@ -18,6 +18,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from runnel.batching import Recent
+from runnel.errors import StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
 from runnel.models.model import Model
@@ -105,21 +106,29 @@ TextItem = Annotated[
 
 
 class OpenIndex:
-    """An index that is searched at its newest commit, by any number of threads."""
+    """An index that is searched at its newest commit, by any number of threads. One that replaces
+    it at its place, with the same model, is opened.
+    """
 
     def __init__(self, place: str, embedder: Embedder) -> None:
         self._place = place
         self._embedder = embedder
         self._lock = threading.Lock()
-        self._now = Index.open(place, embedder)  # given to callers, never refreshed
-        self._next = Index.open(place, embedder)  # refreshed, to see whether there is a commit
+        self._watched = Index.open(place, embedder)  # refreshed, to see whether there is a commit
+        self._now: Index | None = None  # given to callers, never refreshed
 
     def newest(self) -> Index:
         """Return the index at its newest commit. Indexes returned before do not change."""
         with self._lock:
-            if self._next.refresh():
-                self._now = self._next
-                self._next = Index.open(self._place, self._embedder)
+            try:
+                if self._watched.refresh():
+                    self._now = None
+            except StoreError:  # it was removed or replaced
+                self._now = None
+                self._watched = Index.open(self._place, self._embedder)
+            # opened after the look, so that it misses no commit that comes meanwhile
+            if self._now is None:
+                self._now = Index.open(self._place, self._embedder)
             return self._now
 
     def document(self, id: str) -> DocumentRow:

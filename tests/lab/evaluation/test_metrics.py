@@ -2,10 +2,13 @@
 test.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from runnel.errors import InputError
+from runnel.lab.evaluation import metrics
 from runnel.lab.evaluation.metrics import METRICS, compare, cutoff, evaluate, mean, parse_metrics
 
 TREC = {"nDCG@10": "ndcg_cut_10", "Recall@100": "recall_100", "P@5": "P_5", "AP": "map"}
@@ -79,3 +82,20 @@ def test_compare():
     assert compare([0.0], [1.0]).p == 1  # one query proves nothing
     """All three differences are positive: two of eight sign patterns are as extreme."""
     assert compare([0, 0, 0], [1, 2, 3]).p == pytest.approx(0.25, abs=0.02)
+
+
+def test_two_evaluations_write_to_one_folder_at_once(tmp_path, monkeypatch):
+    saved = partial(metrics.save, {"task": "t"}, {"q": {"ndcg": 1.0}}, tmp_path)
+    write = metrics.write_jsonl
+
+    def write_meanwhile(path, rows):
+        def late():
+            monkeypatch.undo()
+            saved()
+            yield from rows
+
+        write(path, late())
+
+    monkeypatch.setattr(metrics, "write_jsonl", write_meanwhile)
+    saved()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.queries.jsonl"]

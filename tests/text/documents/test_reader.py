@@ -11,14 +11,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from pathlib import Path
 from unittest import mock
 
 import docx
 import pytest
-from helpers.children import GIVE_UP_S, PROGRAMS
+from helpers.children import GIVE_UP_S, PROGRAMS, wait_for
 from helpers.document_checks import check
 from helpers.document_files import epub, pdf, replace_in_zip
 from helpers.texts import repeat
@@ -344,14 +343,14 @@ def test_the_process_ends_with_its_caller(tmp_path, folder):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     worker = Path("/proc") / done.stdout.strip()
-    for _ in range(100):
-        if (
-            not worker.exists()
-            or "Z" in worker.joinpath("stat").read_text().rpartition(")")[2].split()[0]
-        ):
-            return
-        time.sleep(0.05)
-    pytest.fail("the parsing process outlives its caller")
+
+    def has_ended():
+        try:
+            return "Z" in worker.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    wait_for(has_ended)
 
 
 # ---- rows of jsonl, csv and tsv ------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError, errors_as, needing
-from runnel.files import create_folder, sweep, write_json, write_jsonl
+from runnel.files import create_folder, write_json, write_jsonl
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
 _ROUNDS = 10_000  # rounds of the randomization test and of the bootstrap
@@ -198,8 +198,6 @@ def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]
     """Write the values of each query, then the result: a result is never without its values."""
     result = {"version": VERSION, **result}
     rows = folder / f"{result['task']}.queries.jsonl"
-    sweep(folder, rows.name)
-    sweep(folder, f"{result['task']}.json")
     write_jsonl(rows, ({"query": query, **metrics} for query, metrics in values.items()))
     write_json(folder / f"{result['task']}.json", result)
     return result
