@@ -62,6 +62,14 @@ def texts(tmp_path, *shapes):
             [box(f"{row}{n}", 200 * n, 22 * at) for at, row in enumerate("abc") for n in range(2)],
             "a0 a1 b0 b1 c0 c1",
         ),
+        (
+            [
+                box(f"{row}{n}", 200 * n, top, height=height)
+                for row, top, height in (("h", 0, 40), ("a", 42, 20), ("b", 64, 20))
+                for n in range(2)
+            ],
+            "h0 h1 a0 a1 b0 b1",
+        ),
         # titles far above, or another number of boxes
         (
             [

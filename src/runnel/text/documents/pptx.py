@@ -39,6 +39,7 @@ _FORMS = {
     "romanUc": "upperRoman",
 }
 _AROUND = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
+_SAME = 1.5  # the most times that boxes of a table are as high as others
 _MOST_NESTED = 20  # levels of groups within groups; deeper shapes keep the order of the file
 
 
@@ -233,24 +234,29 @@ def _cards(rows: Iterable[list[_Placed]]) -> Iterator[list[_Placed]]:
     """Yield rows of boxes; rows that make cards beside each other, as titles above their texts, are
     one. Boxes of the same height below each other are a table, which has rows.
     """
+    listed = list(rows)
     cards: list[_Placed] = []
-    above: list[_Box] = []
-    for row in rows:
-        boxes = sorted(box for box, _ in row)
-        pairs = list(zip(above, boxes, strict=False))
-        near = all(
-            abs(upper.x - lower.x) * 4 < lower.width
-            and (lower.y - upper.y - upper.height) * 2 < min(upper.height, lower.height)
-            and max(upper.height, lower.height) * 2 > min(upper.height, lower.height) * 3
-            for upper, lower in pairs
-        )
-        if cards and not (near and len(above) == len(boxes) > 1):
+    for above, row, below in zip([[], *listed], listed, [*listed[1:], []], strict=False):
+        if cards and (_times(above, row) <= _SAME or 0 < _times(row, below) <= _SAME):
             yield cards
             cards = []
         cards = cards + row
-        above = boxes
     if cards:
         yield cards
+
+
+def _times(upper: list[_Placed], lower: list[_Placed]) -> float:
+    """Return how many times as high as each other the boxes of two rows are, at least; 0 unless
+    each box of the lower row is close below one of the upper row.
+    """
+    pairs = list(zip(*(sorted(box for box, _ in row) for row in (upper, lower)), strict=False))
+    near = all(
+        abs(a.x - b.x) * 4 < b.width and (b.y - a.y - a.height) * 2 < min(a.height, b.height)
+        for a, b in pairs
+    )
+    heights = [sorted((a.height + 1, b.height + 1)) for a, b in pairs]
+    cards = near and len(upper) == len(lower) > 1
+    return min(high / low for low, high in heights) if cards else 0
 
 
 def _strips(
