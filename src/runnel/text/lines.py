@@ -10,6 +10,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -110,13 +111,12 @@ class Lines:
             return "utf-8"
         begin = content.read(_LOOK_BYTES)
         content.seek(0)
-        try:
-            codecs.getincrementaldecoder("utf-8")().decode(begin)
-        except UnicodeDecodeError:
-            guess = decode(begin, self.name)
-            self.warning = guess.warning
-            return guess.encoding
-        return "utf-8"
+        with suppress(UnicodeDecodeError):
+            if "\0" not in codecs.getincrementaldecoder("utf-8")().decode(begin):
+                return "utf-8"
+        guess = decode(begin, self.name)  # refuses what is binary
+        self.warning = guess.warning
+        return guess.encoding
 
     def place(self, number: int) -> LinePlace:
         return LinePlace(self, number)

@@ -154,7 +154,8 @@ def row_text(values: Mapping[str, object]) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    return line.rstrip("\r\n").split("\t")
+    """Return the values of a line of tsv, without the quotes that R writes around names."""
+    return [cell.strip('"') for cell in line.rstrip("\r\n").split("\t")]
 
 
 def _is_msmarco(cells: list[str]) -> bool:

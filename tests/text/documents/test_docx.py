@@ -221,6 +221,59 @@ def test_symbols_are_read_and_unknown_ones_are_reported(tmp_path):
     assert document.text == "\ufffd\ufffd end" and "2" in document.warnings[0]
 
 
+def test_arrows_and_triangles_of_wingdings_3_have_their_directions(tmp_path):
+    pairs = {"F022": "\u2192", "F0E9": "\u2190", "68": "\u2191", "F0C4": "\u2193", "F071": "\u25bc"}
+    body = "".join(sym("Wingdings 3", code) for code in pairs)
+    document = read(tmp_path, p(body))
+    assert document.text == "".join(pairs.values()) and document.warnings == ()
+    document = read(tmp_path, p(sym("Wingdings 3", "F0FF")))
+    assert document.text == "\ufffd" and "1" in document.warnings[0]
+
+
+STYLE_SEPARATOR = "<w:rPr><w:vanish/><w:specVanish/></w:rPr>"
+
+
+def test_a_style_separator_joins_the_next_paragraph_below_the_heading_that_begins_the_line(
+    tmp_path,
+):
+    listed = '<w:pPr><w:numPr><w:ilvl w:val="1"/><w:numId w:val="1"/></w:numPr></w:pPr>'
+    styles = style("H1", "heading 1") + style("H2", "heading 2", listed)
+    second = f'<w:pStyle w:val="H2"/>{STYLE_SEPARATOR}'
+    body = (
+        p("Fees", '<w:pStyle w:val="H1"/>')
+        + p("Late fees.", second)
+        + p(" A fee of 2 % applies.")
+        + p("Early fees.", second)
+        + p(" None applies.")
+    )
+    document = read(tmp_path, body, styles=styles, numbering=CLAUSES + instance(1, 0))
+    assert paths(document) == {
+        "Fees": ("Fees",),
+        "1.1 Late fees. A fee of 2 % applies.": ("Fees", "1.1 Late fees."),
+        "1.2 Early fees. None applies.": ("Fees", "1.2 Early fees."),
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (p("The buyer", "<w:rPr><w:vanish/></w:rPr>") + p(" pays."), ["The buyer pays."]),
+        (p("a", STYLE_SEPARATOR) + p("b", STYLE_SEPARATOR) + p("c"), ["abc"]),
+        (p("Last.", STYLE_SEPARATOR), ["Last."]),
+        (p("A.", '<w:rPr><w:vanish w:val="0"/></w:rPr>') + p("B."), ["A.", "B."]),
+    ],
+)
+def test_a_paragraph_with_a_hidden_end_goes_on_in_the_next(tmp_path, body, expected):
+    assert texts(read(tmp_path, body)) == expected
+
+
+def test_a_hidden_end_joins_only_paragraphs_of_its_cell(tmp_path):
+    rows = row(cell(p("a", STYLE_SEPARATOR) + p("b")), "1") + row(
+        cell(p("c", STYLE_SEPARATOR)), "2"
+    )
+    assert texts(read(tmp_path, f"<w:tbl>{rows}</w:tbl>")) == ["ab | 1", "c | 2"]
+
+
 def test_text_before_a_deleted_end_stays_in_its_cell_and_before_a_table(tmp_path):
     end = "<w:rPr><w:del/></w:rPr>"
     table = row(cell(p("a", end)), "1") + row("b", cell(p("2", end)))
@@ -382,6 +435,32 @@ def test_notes_are_numbered_as_the_section_or_the_settings_say(tmp_path, place):
     assert texts(document) == ["old[e]", "new[f]", "[e] A.", "[f] B."]
 
 
+@pytest.mark.parametrize("place", ["body", "settings"])
+@pytest.mark.parametrize(
+    ("restart", "marks"),
+    [("eachPage", "1 2 1 2"), ("eachSect", "1 2 3 1"), ("continuous", "1 2 3 4")],
+)
+def test_notes_that_begin_again_on_each_page_or_in_each_section(tmp_path, place, restart, marks):
+    form = f'<w:footnotePr><w:numRestart w:val="{restart}"/></w:footnotePr>'
+    page = "<w:r><w:lastRenderedPageBreak/></w:r>"
+    first = run("a") + reference(1) + run("b") + reference(2) + page + run("c") + reference(3)
+    section = f"<w:sectPr>{form if place == 'body' else ''}</w:sectPr>"
+    body = p(first, "<w:sectPr/>") + p(run("d") + reference(4)) + section
+    notes = "".join(note(number, name) for number, name in enumerate("ABCD", start=1))
+    parts = {"settings": form if place == "settings" else ""}
+    document = read(tmp_path, body, footnotes=notes, **parts)
+    a, b, c, d = marks.split()
+    assert texts(document)[:2] == [f"a[{a}]b[{b}]c[{c}]", f"d[{d}]"]
+    assert texts(document)[2:] == [f"[{a}] A", f"[{b}] B", f"[{c}] C", f"[{d}] D"]
+
+
+def test_notes_of_a_file_without_pages_are_counted_on(tmp_path):
+    form = '<w:sectPr><w:footnotePr><w:numRestart w:val="eachPage"/></w:footnotePr></w:sectPr>'
+    body = p(run("a") + reference(1)) + p(run("b") + reference(2)) + form
+    document = read(tmp_path, body, footnotes=note(1, "A") + note(2, "B"))
+    assert texts(document)[:2] == ["a[1]", "b[2]"]
+
+
 def test_raised_marks_are_apart_and_powers_stay(tmp_path):
     raised = '<w:vertAlign w:val="superscript"/>'
     styles = style("Up", "up", f"<w:rPr>{raised}</w:rPr>", kind="character")
@@ -445,6 +524,24 @@ def test_a_table_knows_its_caption_and_columns_and_merged_cells_have_their_value
     figure = p("Figure 1: A house", '<w:pStyle w:val="Cap"/>')
     document = read(tmp_path, f"{figure}<w:tbl>{table}</w:tbl>", styles=styles)
     assert leads(document)[rows[0]][0] == ""
+
+
+@pytest.mark.parametrize("more", ["<w:hMerge/>", '<w:hMerge w:val="continue"/>'])
+def test_cells_merged_as_older_programs_do_have_their_value_in_each_column(tmp_path, more):
+    begin = '<w:hMerge w:val="restart"/>'
+    table = (
+        row("House", cell("Rooms", begin), cell("", more), cell("", more), properties=HEADER)
+        + row("Birch", "1A", "", "5")
+        + row("Oak", cell("none", begin), cell("", more), "7")
+        + row(cell("x", more), "1", "2", "3")
+    )
+    document = read(tmp_path, f"<w:tbl>{table}</w:tbl>")
+    assert texts(document) == [
+        "House | Rooms | Rooms | Rooms",
+        "Birch | 1A |  | 5",
+        "Oak | none | none | 7",
+        "x | 1 | 2 | 3",
+    ]
 
 
 def test_a_title_between_rows_that_begins_like_the_one_above_them_takes_its_place(tmp_path):

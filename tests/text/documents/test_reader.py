@@ -422,6 +422,8 @@ def test_bad_rows_are_named_after_those_before_and_a_first_one_may_tell_another_
 def test_csv_and_tsv(rows, tmp_path):
     content = 'id,title,text\n1,T,"a, ""b""\nc"\n\n2,,plain\n'
     assert rows("a.csv", content) == [("1", 'T a, "b"\nc'), ("2", "plain")]
+    for names in ("id\ttext", '"id"\t"text"'):  # as R writes them
+        assert rows("a.tsv", f'{names}\n1\t"a ""b"""\n') == [("1", 'a "b"')]
     western = "id;text\nx;caf\xe9\n".encode("cp1252")
     assert rows("a.csv", western, encoding="cp1252") == [("x", "café")]
     assert rows("a.csv", western) == [("x", "café")]  # guessed

@@ -41,6 +41,44 @@ def texts(tmp_path, *shapes):
             [box("b2", 200, 60), box("b1", 200, 0), box("a", 0, 0, height=200)],
             "a b1 b2",
         ),
+        # cards: titles or large numbers, and texts below them
+        (
+            [
+                *(box(f"t{n}", 200 * n, 0) for n in range(3)),
+                *(box(f"b{n}", 200 * n, 25, height=90) for n in range(3)),
+            ],
+            "t0 b0 t1 b1 t2 b2",
+        ),
+        (
+            [
+                *(box(f"b{n}", 200 * n + 5, 60, width=90) for n in range(2)),
+                *(box(f"n{n}", 200 * n, 0, height=60) for n in range(2)),
+                box("foot", 0, 300, width=300),
+            ],
+            "n0 b0 n1 b1 foot",
+        ),
+        # a table of boxes
+        (
+            [box(f"{row}{n}", 200 * n, 22 * at) for at, row in enumerate("abc") for n in range(2)],
+            "a0 a1 b0 b1 c0 c1",
+        ),
+        (
+            [
+                box(f"{row}{n}", 200 * n, top, height=height)
+                for row, top, height in (("h", 0, 40), ("a", 42, 20), ("b", 64, 20))
+                for n in range(2)
+            ],
+            "h0 h1 a0 a1 b0 b1",
+        ),
+        # titles far above, or another number of boxes
+        (
+            [
+                *(box(f"t{n}", 200 * n, 0) for n in range(2)),
+                *(box(f"b{n}", 200 * n, 80, height=90) for n in range(2)),
+            ],
+            "t0 t1 b0 b1",
+        ),
+        ([box("a", 0, 0), box("b", 200, 0), box("c", 0, 22, width=300, height=90)], "a b c"),
         ([box("low", 0, 100), group(0, 0, box("in", 1000, 1000))], "in low"),
         ([group(0, 200, box("in", 1000, 1000)), box("high", 0, 100)], "high in"),
         (

@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.files import decode
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
+from runnel.text.documents.flow import CAPTION, TITLE, Flow, TableBlock, spanned
 from runnel.text.documents.html import add_page
 from runnel.text.documents.numbering import Numbering, integer, numeral
 from runnel.text.documents.office import Run, length_of, paragraphs
@@ -186,8 +186,8 @@ class _Document:
         }
         self.flow = Flow()
         self.notes: dict[tuple[str, str], str] = {}  # the marks of notes that are referred to
-        # the number of the last note, by kind
-        self._numbered = {
+        # by kind: the number before the first note, and of the last note
+        self._before = {
             note: integer(
                 value_of(section, f"{note}Pr/numStart") or value_of(settings, f"{note}Pr/numStart"),
                 1,
@@ -195,6 +195,15 @@ class _Document:
             - 1
             for note in _FORMS
         }
+        self._numbered = dict(self._before)
+        # by kind: where notes begin again, and the page or section of the last one
+        self._restarts = {
+            note: value_of(section, f"{note}Pr/numRestart")
+            or value_of(settings, f"{note}Pr/numRestart")
+            for note in _FORMS
+        }
+        self._place: dict[str, int | None] = {}
+        self._section = 1
         self.unknown = 0  # how many symbols are unknown
         self._style = ""  # the style of the open paragraph
         colored = settings is not None and settings.find("{*}displayBackgroundShape") is not None
@@ -210,7 +219,7 @@ class _Document:
             if tag(element) in _FILLED or element.find(_FILLS[0]) is not None
             for part in element.iter()
         }
-        kept = ""  # the text of paragraphs whose ends were deleted
+        kept = ""  # the text of paragraphs whose ends were deleted or are hidden
         # `paragraphs` walks in the order of the file: "start" and "end" of each element that is not
         # left out, and "text" at the end of a paragraph, with all its text
         for event, element, text in paragraphs(
@@ -222,8 +231,11 @@ class _Document:
                 kept = ""
             if event == "text" and _loses_end(element):
                 kept += text
+            elif event == "text" and text.strip() and self._is_run_in(element):
+                kept += self._begin(element, text)
             elif event == "text":
                 self._add(element, kept + text, note)
+                self._section += element.find("{*}pPr/{*}sectPr") is not None
                 kept = ""
                 note = None if note is None else ""
             elif event == "start" and name == "lastRenderedPageBreak" and pages:
@@ -305,11 +317,21 @@ class _Document:
             return None
         if note not in self.notes:
             custom = attribute(element, "customMarkFollows") not in ("", *_OFF)
+            self._begin_again(note[0])
             self._numbered[note[0]] += not custom
             self.notes[note] = (
                 "" if custom else f"[{numeral(self._numbered[note[0]], self.forms[note[0]])}]"
             )
         return self.notes[note]
+
+    def _begin_again(self, kind: str) -> None:
+        """Number notes of a kind from the first number, if they are the first of their page or
+        section, and the document says so.
+        """
+        place = {"eachPage": self.flow.page, "eachSect": self._section}.get(self._restarts[kind])
+        if place != self._place.get(kind, place):
+            self._numbered[kind] = self._before[kind]
+        self._place[kind] = place
 
     def _add(self, paragraph: Element, text: str, note: str | None) -> None:
         self.unknown += text.count(UNKNOWN)
@@ -321,10 +343,7 @@ class _Document:
         listed, number = self._number(properties, style)
         if number and (text.strip() or self.flow.table):  # a column of numbers alone
             text = f"{number} {text.lstrip()}"
-        level = self.styles.level(style)
-        outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
-        if level is None and outline in _OUTLINE:
-            level = _OUTLINE.index(outline) + 1
+        level = self._level(properties, style)
         if note is not None:
             self.flow.add(f"{note} {text.lstrip()}" if text.strip() else "", "note")
         elif level == _NO_LEVEL:
@@ -335,6 +354,33 @@ class _Document:
             self.flow.add(text, CAPTION)
         else:
             self.flow.add(text, "item" if listed else "paragraph")
+
+    def _level(self, properties: Element | None, style: str) -> int | None:
+        """Return the level of a paragraph that is a heading, 0 for the title, or `_NO_LEVEL`."""
+        level = self.styles.level(style)
+        outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
+        if level is None and outline in _OUTLINE:
+            level = _OUTLINE.index(outline) + 1
+        return level
+
+    def _is_run_in(self, paragraph: Element) -> bool:
+        """Return whether the end of a paragraph is hidden (in Word, a style separator): the next
+        one goes on in its line.
+        """
+        end = paragraph.find("{*}pPr/{*}rPr/{*}vanish")
+        return end is not None and _is_on(end)
+
+    def _begin(self, paragraph: Element, text: str) -> str:
+        """Return a paragraph with its number, for the line that it begins. What is below a heading
+        is also below one that only begins a line.
+        """
+        properties = paragraph.find("{*}pPr")
+        style = value_of(properties, "pStyle")
+        text = f"{self._number(properties, style)[1]} {text}".lstrip()
+        level = self._level(properties, style)
+        if level not in (None, _NO_LEVEL) and self.flow.table is None:
+            self.flow.add(text, TITLE, level=level)
+        return text
 
     def _number(self, properties: Element | None, style: str) -> tuple[bool, str]:
         """Return whether a paragraph is in a list, and its automatic number, which is counted."""
@@ -359,10 +405,13 @@ class _Document:
             if before := value_of(element, "trPr/gridBefore").lstrip("0"):
                 self.flow.open_cell(spanned(before))
         elif event == "start" and name == "tc":
-            merge = element.find("{*}tcPr/{*}vMerge")
+            columns = spanned(value_of(element, "tcPr/gridSpan"))
+            if _continues(element, "hMerge"):
+                self.flow.widen_cell(columns)
+                return
             self.flow.open_cell(
-                spanned(value_of(element, "tcPr/gridSpan")),
-                merged=merge is not None and attribute(merge, "val") != "restart",
+                columns,
+                merged=_continues(element, "vMerge"),
                 bold=all(map(self._is_bold, element.findall(".//{*}p"))),
             )
         elif event == "end" and name == "tbl":
@@ -395,6 +444,12 @@ class _Document:
                 f"{name or 'a file'} inside it is not read: open it in Word, which inserts it, and"
                 " save it"
             )
+
+
+def _continues(cell: Element, merge: str) -> bool:
+    """Return whether a cell is merged with the one before it (hMerge), or above it (vMerge)."""
+    element = cell.find(f"{{*}}tcPr/{{*}}{merge}")
+    return element is not None and attribute(element, "val") != "restart"
 
 
 def _loses_end(paragraph: Element) -> bool:

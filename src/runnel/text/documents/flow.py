@@ -47,6 +47,8 @@ _SIGN_AFTER = re.compile(r"[)%*]+")  # ")", "%"
 _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
 # the kind of paragraphs that the file calls so, only here: in the document they are paragraphs
 CAPTION = "caption"
+# the kind of headings that begin a paragraph, which has their words
+TITLE = "title"
 _MOST_CAPTION = 300  # the most characters of other paragraphs that can be captions
 _NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")  # "(a)", "(12)"
 _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # only lines, or dots that lead to a number
@@ -460,6 +462,13 @@ class Flow:
             table.cell = TableCell(columns, rows, head, merged, bold)
             table.rows[-1].cells.append(table.cell)
 
+    def widen_cell(self, columns: int) -> None:
+        """Let the open cell reach over more columns; begin a cell if the row has none."""
+        if (table := self.table) and table.cell is not None:
+            table.cell.columns += columns
+        else:
+            self.open_cell(columns)
+
     def close_table(self) -> None:
         if self._open:
             table = self._open.pop()
@@ -481,6 +490,8 @@ class Flow:
             if isinstance(piece, TableBlock):
                 piece.caption = piece.caption or self._caption_at(number)
                 piece.add_to(canonical)
+            elif piece.kind == TITLE and piece.level is not None:
+                canonical.open_heading(piece.level, piece.text)
             else:
                 canonical.page = piece.page
                 canonical.add(

@@ -39,6 +39,7 @@ _FORMS = {
     "romanUc": "upperRoman",
 }
 _AROUND = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
+_SAME = 1.5  # the most times that boxes of a table are as high as others
 _MOST_NESTED = 20  # levels of groups within groups; deeper shapes keep the order of the file
 
 
@@ -49,6 +50,9 @@ class _Box(NamedTuple):
     y: int
     width: int
     height: int
+
+
+_Placed = tuple[_Box, list[Element]]  # a shape, or those of a group, and its box
 
 
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
@@ -195,7 +199,7 @@ def _box(shape: Element) -> _Box | None:
 
 def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> list[Element]:
     """Return the shapes of a slide or a group in reading order: rows from top to bottom, in a row
-    columns from left to right, in a column from top to bottom.
+    columns from left to right, in a column from top to bottom. Cards beside each other are columns.
 
     The shapes of a group stay together. A shape without a place gets the place of the shape before
     it in the file. A file may store a shape in several forms for different programs (alternatives);
@@ -204,7 +208,7 @@ def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> li
     if depth > _MOST_NESTED:
         return [element for element in part.iter() if tag(element) in _SHAPES]
     unused = unused_alternatives(part) if unused is None else unused
-    placed: list[tuple[_Box, list[Element]]] = []
+    placed: list[_Placed] = []
     last = _Box(0, 0, 0, 0)
     waiting = list(reversed(part))  # elements to visit; the next one is at the end
     while waiting:
@@ -219,22 +223,51 @@ def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> li
             waiting += reversed(element)
     return [
         shape
-        for row in _strips(placed, lambda box: box.y, lambda box: box.height)
+        for row in _cards(_strips(placed, lambda box: box.y, lambda box: box.height))
         for column in _strips(row, lambda box: box.x, lambda box: box.width)
         for _, shapes in sorted(column, key=lambda pair: pair[0].y)
         for shape in shapes
     ]
 
 
+def _cards(rows: Iterable[list[_Placed]]) -> Iterator[list[_Placed]]:
+    """Yield rows of boxes; rows that make cards beside each other, as titles above their texts, are
+    one. Boxes of the same height below each other are a table, which has rows.
+    """
+    listed = list(rows)
+    cards: list[_Placed] = []
+    for above, row, below in zip([[], *listed], listed, [*listed[1:], []], strict=False):
+        if cards and (_times(above, row) <= _SAME or 0 < _times(row, below) <= _SAME):
+            yield cards
+            cards = []
+        cards = cards + row
+    if cards:
+        yield cards
+
+
+def _times(upper: list[_Placed], lower: list[_Placed]) -> float:
+    """Return how many times as high as each other the boxes of two rows are, at least; 0 unless
+    each box of the lower row is close below one of the upper row.
+    """
+    pairs = list(zip(*(sorted(box for box, _ in row) for row in (upper, lower)), strict=False))
+    near = all(
+        abs(a.x - b.x) * 4 < b.width and (b.y - a.y - a.height) * 2 < min(a.height, b.height)
+        for a, b in pairs
+    )
+    heights = [sorted((a.height + 1, b.height + 1)) for a, b in pairs]
+    cards = near and len(upper) == len(lower) > 1
+    return min(high / low for low, high in heights) if cards else 0
+
+
 def _strips(
-    placed: Sequence[tuple[_Box, list[Element]]],
+    placed: Sequence[_Placed],
     start: Callable[[_Box], int],
     size: Callable[[_Box], int],
-) -> Iterator[list[tuple[_Box, list[Element]]]]:
+) -> Iterator[list[_Placed]]:
     """Sort boxes into rows (by y and height) or columns (by x and width), and yield each. A row has
     its first box, and the boxes that begin before the middle of that first box.
     """
-    strip: list[tuple[_Box, list[Element]]] = []
+    strip: list[_Placed] = []
     middle = -math.inf  # of the first box of the strip
     for box, shapes in sorted(placed, key=lambda pair: start(pair[0])):
         if strip and start(box) > middle:

@@ -1,5 +1,6 @@
-"""Characters of symbol fonts, whose codes are not Unicode: Symbol, Wingdings, Wingdings 2 and
-Webdings. The readers of Word and of other office files ask for their text `in_unicode`.
+"""Characters of symbol fonts, whose codes are not Unicode: Symbol, Wingdings, Wingdings 2,
+Wingdings 3 and Webdings. The readers of Word and of other office files ask for their text
+`in_unicode`.
 """
 
 import re
@@ -21,6 +22,8 @@ _SYMBOL_HIGH = (
     "\u23a3\u23a7\u23a8\u23a9\u23aa\ufffd\u232a\u222b\u2320\u23ae\u2321\u239e\u239f\u23a0\u23a4"
     "\u23a5\u23a6\u23ab\u23ac\u23ad"
 )
+# the order of directions in which fonts have arrows of a form
+_ARROWS = "\u2190\u2192\u2191\u2193\u2196\u2197\u2199\u2198"
 # by the font in lower case: the character of each code
 _TABLES = {
     "symbol": dict(enumerate(_SYMBOL_LOW, start=0x20)) | dict(enumerate(_SYMBOL_HIGH, start=0xA0)),
@@ -33,7 +36,7 @@ _TABLES = {
         ),
         **dict(enumerate("\u261c\u261e\u261d\u261f", 0x45)),  # hands
         **dict(enumerate("\u263a\U0001f610\u2639", 0x4A)),  # faces
-        **dict(enumerate("\u2190\u2192\u2191\u2193\u2196\u2197\u2199\u2198", 0xDF)),
+        **dict(enumerate(_ARROWS, 0xDF)),
         **dict(enumerate("\u21e6\u21e8\u21e7\u21e9\u2b04", 0xEF)),
         **dict(enumerate("\u2717\u2713\u2612\u2611", 0xFB)),
         **{
@@ -52,6 +55,24 @@ _TABLES = {
         **dict(enumerate("\u2717\u2713\u2612\u2611", 0x4F)),
         **{0x20: " ", 0x2A: "\u2610", 0x53: "\u2612", 0x54: "\u2612", 0x97: "\u25cf"},
         **{0x98: "\u25cf", 0xA2: "\u25a0", 0xA3: "\u2610"},
+    },
+    # arrows of all forms, long or with a bar, are plain arrows
+    "wingdings 3": {
+        **{
+            code + n: arrow
+            for code in (0x21, 0x66, 0xD1, 0xD9, 0xE1, 0xE9)
+            for n, arrow in enumerate(_ARROWS)
+        },
+        **{
+            code + n: arrow
+            for code in (0x29, *range(0x85, 0xA2, 4), 0xB5, 0xBD, 0xC1, 0xC5)
+            for n, arrow in enumerate(_ARROWS[:4])
+        },
+        **dict(enumerate("\u25b2\u25bc\u25b3\u25bd\u25c0\u25b6\u25c1\u25b7", 0x70)),
+        **dict(enumerate("\u25e3\u25e2\u25e4\u25e5\u25c0\u25b6\u25b2", 0x78)),
+        **dict(enumerate("\u25bc\u25b2\u25bc\u25c0\u25b6", 0x80)),
+        **{0x20: " ", 0x31: "\u2194", 0x32: "\u2195", 0x6E: "\u2194", 0x6F: "\u2195"},
+        **{0x50: "\u21bb", 0x51: "\u21ba"},
     },
     "webdings": {0x20: " ", 0x61: "\u2713", 0x63: "\u2610", 0x67: "\u25a0", 0x72: "\u2717"},
 }
