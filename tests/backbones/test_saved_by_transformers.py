@@ -28,7 +28,7 @@ def test_hidden_states_are_those_of_the_class_that_saved_them(name, tmp_path):
     torch.manual_seed(0)
     theirs = getattr(transformers, name)(getattr(transformers, config)(**sizes)).eval()
     with torch.no_grad():
-        for weight in theirs.parameters():  # also those that are zeros or ones at first
+        for weight in theirs.parameters():  # also weights that are zeros or ones at first
             weight += 0.05 * torch.randn_like(weight)
     theirs.save_pretrained(tmp_path)
     ids = torch.randint(300, (150,))

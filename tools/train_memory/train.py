@@ -161,7 +161,7 @@ def make(kind: str) -> WithMemory | Replaced | Continued:
         return Replaced().to(device)
     if kind == "continued":
         continued = Continued()
-        continued.model.heads.to(device)  # also those that are not trained
+        continued.model.heads.to(device)  # also heads that are not trained
         return continued.to(device)
     return WithMemory(apart=kind == "sentences").to(device)
 

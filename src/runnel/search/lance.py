@@ -133,21 +133,20 @@ class LanceStore:
             # In a folder one process at a time makes the index. On object storage only the last
             # step, which makes the table of commits, fails for all but one.
             lock = _lock_of(uri)
-            with nullcontext() if lock is None else lock.held(wait=True):
-                with plain_errors(uri, explain):
-                    tables = _complete_tables(database)
-                    for name, schema in (
-                        schemas(settings).items() if "commits" not in tables else ()
-                    ):
-                        if name in tables and tables[name].count_rows():
-                            raise _lost_error(uri, "list of commits")
-                        # An existing table is from an interrupted or a running creation, which
-                        # needs its versions.
-                        mode = "overwrite" if name in tables else "create"
-                        database.create_table(name, schema=schema, mode=mode)
-                    content = {name: database.open_table(name) for name in _CONTENT}
-                    rows = [_commit_row(0, content, "create")]
-                    database.create_table("commits", commit_table(rows, settings))
+            creating = nullcontext() if lock is None else lock.held(wait=True)
+            with creating, plain_errors(uri, explain):
+                tables = _complete_tables(database)
+                missing = {} if "commits" in tables else schemas(settings)
+                for name, schema in missing.items():
+                    if name in tables and tables[name].count_rows():
+                        raise _lost_error(uri, "list of commits")
+                    # An existing table is from an interrupted or a running creation, which needs
+                    # its versions.
+                    mode = "overwrite" if name in tables else "create"
+                    database.create_table(name, schema=schema, mode=mode)
+                content = {name: database.open_table(name) for name in _CONTENT}
+                rows = [_commit_row(0, content, "create")]
+                database.create_table("commits", commit_table(rows, settings))
             return cls(uri, database, settings)
 
     @classmethod

@@ -35,7 +35,7 @@ def texts_of(row):
 
 
 def few_documents(documents, queries, negatives):
-    """Rows whose documents are drawn from a few, as those of a set of long documents are."""
+    """Rows whose documents are drawn from a few, as the rows of a set of long documents are."""
     draw = random.Random(0)
     rows = []
     for query in range(queries):

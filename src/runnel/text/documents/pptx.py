@@ -52,7 +52,7 @@ class _Box(NamedTuple):
     height: int
 
 
-_Placed = tuple[_Box, list[Element]]  # a shape, or those of a group, and its box
+_Placed = tuple[_Box, list[Element]]  # a shape, or the shapes of a group, and its box
 
 
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
