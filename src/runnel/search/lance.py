@@ -123,12 +123,8 @@ class LanceStore:
                 raise StoreError(taken)
 
             def explain(uri: str, error: Exception) -> str:
-                """Say so if another process has made the index meanwhile, or is making it."""
-                if "commits" in _complete_tables(database):
-                    return taken
-                if "already exists" in str(error):
-                    return f"another process is making an index at {uri}; repeat the call"
-                return ""
+                """Say so if another process has made the index meanwhile."""
+                return taken if "commits" in _complete_tables(database) else ""
 
             # In a folder one process at a time makes the index. On object storage only the last
             # step, which makes the table of commits, fails for all but one.

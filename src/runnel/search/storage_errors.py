@@ -22,6 +22,7 @@ _CAUSES = (
         r"|too many concurrent writers",
         "another writer has changed {uri} in the meantime; nothing was written, repeat the call",
     ),
+    (r"already exists", "another process is making an index at {uri}; repeat the call"),
     (
         r"nosuchbucket|containernotfound",
         "the bucket of {uri} does not exist; create it first, or check the name",
