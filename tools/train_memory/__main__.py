@@ -4,10 +4,10 @@ python -m tools.train_memory prepare DATA      token ids, into runs/memory (DATA
 python -m tools.train_memory asked QUESTIONS FOLDER NAME  the same of documents in a folder and
                                                questions with patterns, as runs/memory/NAME.npz
 python -m tools.train_memory KIND TOKENS RATE  train one of `train.make`; run again, it resumes
-python -m tools.train_memory measure KIND NAME [MOST]  ranks of the sentences of NAME.npz (held, or
-                                               one asked about), whole and alone, and what whole
-                                               brings; of documents of at most MOST tokens. Before
-                                               its training a KIND is what it begins with. In
+python -m tools.train_memory measure KIND NAME [MOST]  ranks of the sentences of NAME.npz (held,
+                                               forms, or one asked about), whole and alone, and what
+                                               whole brings; of documents of at most MOST tokens.
+                                               Before its training a KIND is what it begins with. In
                                                brackets are 95 % intervals: documents are drawn.
 
 All of it runs on the GPU that torch sees, else on the CPU. It has not run on a real GPU.
@@ -20,24 +20,37 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from runnel.ops.backend import has_native_bf16
 from tools.train_memory.continued import Continued, taught
-from tools.train_memory.documents import evidence_documents, load, pattern_documents, save
+from tools.train_memory.documents import (
+    NEVER_TRAINED,
+    evidence_documents,
+    load,
+    pattern_documents,
+    save,
+)
 from tools.train_memory.measure import gain, ranks, scored_ranks, summary
 from tools.train_memory.train import Training, make
 from tools.train_pocket.data import EVIDENCE
 
 RUNS = Path("runs/memory")
-_TRAIN, _HELD = 450_000, 25_000  # the most tokens of a set
+_TRAIN, _HELD, _FORMS = 450_000, 25_000, 400_000  # the most tokens of a set
 _TAUGHT = 500  # documents that pocket scores
 
 
 def prepare(data: Path) -> None:
-    """Write the documents to train on, those held back, and those with pocket's scores."""
+    """Write the documents to train on, those held back, those of forms that are never trained on,
+    and those with pocket's scores.
+    """
     RUNS.mkdir(parents=True, exist_ok=True)
-    for file, measure, most in (("train", False, _TRAIN), ("held", True, _HELD)):
+    for file, names, measure, most in (
+        ("train", EVIDENCE, False, _TRAIN),
+        ("held", EVIDENCE, True, _HELD),
+        ("forms", NEVER_TRAINED, False, _FORMS),
+    ):
         documents = [
             document
-            for name in EVIDENCE
+            for name in names
             for document in evidence_documents(data, name, measure=measure, most=most)
         ]
         save(documents, RUNS / f"{file}.npz")
@@ -46,7 +59,8 @@ def prepare(data: Path) -> None:
 
 def train(kind: str, tokens: str, rate: str) -> None:
     """Train until `tokens` were read; `rate`: the highest learning rate."""
-    training = Training(kind, RUNS / kind, int(float(tokens)), float(rate))
+    bf16 = has_native_bf16()
+    training = Training(kind, RUNS / kind, int(float(tokens)), float(rate), bf16=bf16)
     training.run(load(RUNS / ("taught.npz" if kind == "continued" else "train.npz")))
 
 

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 _ROW = 2_500  # tokens of documents in a row; a longer document is cut
 _QUESTIONS = 8  # of a row
 _SCALE, _BACK, _KEEP = 10.0, 0.3, 0.5
+# MiniLM without attention: each block learns alone up to this share of the tokens, and sentences
+# are ranked from the other on
+_BLOCKS, _HIDDEN = 0.3, 0.6
 _WRITE = 20  # steps between checkpoints
 _LOG = 10
 
@@ -124,16 +127,20 @@ def ranking_loss(row: Row, vectors: Tensor) -> Tensor:
 
 
 def replaced_loss(model: Replaced, row: Row, share: float) -> Tensor:
-    """Return the loss of a row for MiniLM without attention: for the first half of the training
-    each block's, then the distance to the encoder's hidden vectors and sentences.
+    """Return the loss of a row for MiniLM without attention: first each block's; then the distance
+    to the encoder's hidden vectors and sentences; last also that of ranked sentences.
     """
-    packed_row = packed(row.documents, model.encoder)
-    if share < 0.5:
+    texts = [*row.documents, *(query_text(question) for _, question in row.questions)]
+    packed_row = packed(texts, model.encoder)
+    if share < _BLOCKS:
         return model.block_loss(packed_row)
     hidden, wanted = model.hidden(packed_row), model.teacher(packed_row)
     sentences = sentence_vectors(hidden, packed_row)
     away = 1 - (sentences * sentence_vectors(wanted, packed_row)).sum(1)
-    return (hidden - wanted).square().mean() / wanted.square().mean() + 5 * away.mean()
+    loss = (hidden - wanted).square().mean() / wanted.square().mean() + 5 * away.mean()
+    if share >= _HIDDEN:
+        loss = loss + ranking_loss(row, sentences)
+    return loss
 
 
 class Pair(NamedTuple):
@@ -174,10 +181,14 @@ class Training:
         kind: see `make`: "memory", "sentences" (the same, with sentences as blocks), "replaced"
             or "continued".
         tokens: how many tokens are read in all.
+        bf16: compute matrix products on the CPU in bf16; weights, sums and recurrences stay fp32.
     """
 
-    def __init__(self, kind: str, out: Path, tokens: int, rate: float) -> None:
+    def __init__(
+        self, kind: str, out: Path, tokens: int, rate: float, *, bf16: bool = False
+    ) -> None:
         torch.manual_seed(0)
+        self.bf16 = bf16
         self.kind, self.out, self.most, self.rate = kind, out, tokens, rate
         self.model: WithMemory | Replaced | Continued = make(kind)
         self.weights = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
@@ -206,7 +217,8 @@ class Training:
                 break
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate * min(1, (self.step + 1) / 20) * max(0.05, 1 - share)
-            loss, tokens = self._loss(row, share)
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+                loss, tokens = self._loss(row, share)
             self.optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(list(self.weights.values()), 1.0)
