@@ -5,8 +5,6 @@ Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 1
 Commands that search have those of grep: 0 found, 1 nothing found, 2 an error or wrong usage.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import inspect
@@ -314,7 +312,7 @@ def _end_interrupted() -> int:
     return 130
 
 
-def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     """Report errors that nobody can catch, except Ctrl-C, which is reported as "interrupted"."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

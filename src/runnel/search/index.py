@@ -4,14 +4,12 @@
 (`encoding.py`) and commit them; `search` runs the stages of `pipeline.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from runnel.checks import expect_series
 from runnel.errors import InputError, StoreError
@@ -91,7 +89,7 @@ class Index:
         passage_tokens: int | None = None,
         remember: bool = False,
         language: str = "auto",
-    ) -> Index:
+    ) -> Self:
         """Create an empty index.
 
         Args:
@@ -119,7 +117,7 @@ class Index:
         return cls(create_store(path, settings), embedder)
 
     @classmethod
-    def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Index:
+    def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Self:
         """Open an existing index.
 
         Args:
@@ -137,7 +135,7 @@ class Index:
     @classmethod
     def open_or_create(
         cls, path: str | Path, embedder: Embedder | str | Path | None = None, **settings: Any
-    ) -> Index:
+    ) -> Self:
         """Open the index at a place, or create it there with the `settings` of `create`; "pocket"
         is the default model of a new one. If another process creates it meanwhile, that one is
         opened. Raises as `open` and `create`.
@@ -154,7 +152,7 @@ class Index:
         """Release the lock for other writers."""
         self.store.close()
 
-    def __enter__(self) -> Index:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -4,13 +4,12 @@ In: the paths of files, the project whose files they are, if any (`search/projec
 with an index of its own), and how to read them. Out: `Changes`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from runnel.errors import InputError
 from runnel.files import signature
@@ -51,7 +50,7 @@ class IndexedFiles:
         """Whether updates follow each other as files change (`watch`)."""
         return self.hashes is not None
 
-    def for_project(self, project: Project) -> IndexedFiles:
+    def for_project(self, project: Project) -> Self:
         """Return the files of a project, to be read in the same way."""
         files = [project.folder / path for path in project.paths]
         return replace(self, paths=files, selection=project.selection, project=project)

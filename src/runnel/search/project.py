@@ -9,8 +9,6 @@ repository (`folders_of`).
 .runnel/index/          the index
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -19,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
+from typing import Self
 
 from runnel.errors import InputError, StoreError, counted, describe
 from runnel.files import WriterLock, expect_trusted, listed, write, write_json
@@ -59,7 +58,7 @@ class Project:
         return self.folder / NAME / _INDEX
 
     @classmethod
-    def find(cls, start: Path) -> Project | None:
+    def find(cls, start: Path) -> Self | None:
         """Return the project that holds the folder `start`: the innermost `.runnel` in
         `folders_of(start)`; None without one.
 
@@ -73,7 +72,7 @@ class Project:
         return None if folder is None else cls._read(folder)
 
     @classmethod
-    def _read(cls, folder: Path) -> Project:
+    def _read(cls, folder: Path) -> Self:
         place = folder / NAME
         expect_trusted(place)
         for parent, folders, files in os.walk(place):
@@ -111,7 +110,7 @@ class Project:
             )
         return cls(folder, paths, selection)
 
-    def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
+    def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Self:
         """Store more paths, relative to the working directory, and return the project with them;
         without any, its whole folder is indexed.
 

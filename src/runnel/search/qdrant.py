@@ -11,8 +11,6 @@ The functions below it make points and filters. A point has an id that is comput
 "meaning", and "words" (sparse, for BM25).
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -22,7 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -91,13 +89,13 @@ class QdrantStore:
         self._client, self._name = _connect(uri)
 
     @classmethod
-    def create(cls, uri: str, settings: IndexSettings) -> QdrantStore:
+    def create(cls, uri: str, settings: IndexSettings) -> Self:
         store = cls(uri, settings)
         store._create()
         return store
 
     @classmethod
-    def open(cls, uri: str) -> QdrantStore:
+    def open(cls, uri: str) -> Self:
         store = cls(uri, _NO_SETTINGS)
         state = store.state()
         if state is None:
