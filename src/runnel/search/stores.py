@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from runnel.errors import InputError, StoreError
 from runnel.redaction import redact
-from runnel.search.lance import LanceStore
 from runnel.search.records import IndexSettings
 
 if TYPE_CHECKING:
+    from runnel.search.lance import LanceStore
     from runnel.search.qdrant import QdrantStore
 
 Store: TypeAlias = "LanceStore | QdrantStore"  # both have the methods that `LanceStore` documents
@@ -57,4 +57,6 @@ def _store_of(place: str | Path) -> type[Store]:
         from runnel.search.qdrant import QdrantStore
 
         return QdrantStore
+    from runnel.search.lance import LanceStore
+
     return LanceStore
