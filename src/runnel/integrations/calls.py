@@ -4,6 +4,7 @@
     loaded, name_of     a model that was given loaded or by name; its name, to store it
     document_vectors, ranked, best_sentences    one call each of the three jobs of a model: embed
                         (and `filled_places`, the texts that can be), rerank, find sentences
+    pair_scores         the scores of pairs of texts
     search_results      a search of an index, as a library's documents or sentences
     IndexTexts          the store of a library: texts in an index, each a `Document` with an id and
                         metadata; add, delete, get, and two searches: `nearest` by the cosine alone,
@@ -55,6 +56,7 @@ Matches = Callable[[DocumentRow], bool]  # a library's own filter, which reads e
 RowScores = list[tuple[DocumentRow, float]]
 P = ParamSpec("P")
 T = TypeVar("T")
+Item = TypeVar("Item")  # a document or node of a library
 Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
 
 
@@ -124,38 +126,60 @@ def filled_places(embedder: Embedder, texts: Sequence[str]) -> list[int]:
 
 
 def ranked(
-    reranker: Reranker, query: str, texts: Sequence[str], top_k: int | None, max_tokens: int | None
-) -> list[tuple[int, float]]:
-    """Return the position and the score of the best texts, best first, without texts that have no
-    token.
+    reranker: Reranker,
+    query: str,
+    items: Sequence[Item],
+    text_of: Callable[[Item], str],
+    top_k: int | None,
+    max_tokens: int | None,
+) -> list[tuple[Item, float]]:
+    """Return the best items with their scores, best first, without items whose text has no token.
+    `text_of`: what is read of an item.
     """
-    hits = reranker.rank(query, texts, top_k, max_tokens=max_tokens)
-    return [(int(hit.id), hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
+    hits = reranker.rank(query, list(map(text_of, items)), top_k, max_tokens=max_tokens)
+    return [(items[int(hit.id)], hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
+
+
+def pair_scores(
+    reranker: Reranker, pairs: Sequence[tuple[str, str]], max_tokens: int | None
+) -> tuple[np.ndarray, int]:
+    """Return the scores of pairs of a query and a document, float32 (n,), and how many documents
+    were cut; the documents of each query are read in one call.
+    """
+    scores = np.zeros(len(pairs), np.float32)
+    cut = 0
+    for query in dict.fromkeys(query for query, _ in pairs):
+        rows = [row for row, pair in enumerate(pairs) if pair[0] == query]
+        documents = [pairs[row][1] for row in rows]
+        scores[rows] = reranker.score(query, documents, max_tokens=max_tokens)
+        cut += reranker.truncated
+    return scores, cut
 
 
 def best_sentences(
     retriever: SentenceRetriever,
     query: str,
-    texts: Iterable[str],
+    items: Sequence[Item],
+    text_of: Callable[[Item], str],
     top_k: int,
     min_score: float | None = None,
-) -> list[tuple[int, Sentence]]:
-    """Return the best sentences of all texts together, each with the position of its text, best
-    first, ties in reading order.
+) -> list[tuple[Item, Sentence]]:
+    """Return the best sentences of the texts of all items together, each with its item, best first,
+    ties in reading order. `text_of`: the text of an item.
 
     Sentences with the same wording (`records.wording`) are returned once, at their best place, and
     without whitespace at their ends.
     """
     expect_count(top_k, "top_k")
     best: dict[str, tuple[int, Sentence]] = {}
-    for position, scored in enumerate(retriever.rank(query, texts)):
+    for position, scored in enumerate(retriever.rank(query, map(text_of, items))):
         for sentence, *_ in group_repeats(scored.ranked(), top_k):
             key = wording(sentence.text)
             if key and (key not in best or sentence.score > best[key][1].score):
                 best[key] = position, sentence
     ranking = sorted(best.values(), key=lambda pair: (-pair[1].score, pair[0], pair[1].start))
     return [
-        (position, trimmed(sentence))
+        (items[position], trimmed(sentence))
         for position, sentence in ranking[:top_k]
         if min_score is None or sentence.score >= min_score
     ]
@@ -188,16 +212,14 @@ def search_results(
             assert hit.place is not None
             yield hit, hit.place, document
         for sentence in map(trimmed, hit.sentences):
-            metadata = document | {
+            place = {
                 "start": sentence.start,
                 "end": sentence.end,
                 "sentence_score": sentence.score,
             }
-            if sentence.page is not None:
-                metadata["page"] = sentence.page
-            if sentence.headings:
-                metadata["headings"] = list(sentence.headings)
-            yield hit, sentence, metadata
+            optional = {"page": sentence.page, "headings": list(sentence.headings)}
+            known = {name: value for name, value in optional.items() if value}
+            yield hit, sentence, document | place | known
 
 
 def fields_of(row: DocumentRow, library: str) -> dict[str, Any]:

@@ -101,9 +101,9 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
         """Return copies of documents with their vectors."""
         texts = []
-        for document, text in zip(documents, _texts(documents), strict=True):
+        for document in documents:
             values = [document.meta.get(name) for name in self.meta_fields_to_embed]
-            parts = [*(str(value) for value in values if value is not None), text]
+            parts = [*(str(value) for value in values if value is not None), _text(document)]
             texts.append(self.embedding_separator.join(parts))
         vectors = document_vectors(self._get(), texts, self.max_tokens)
         return {
@@ -354,10 +354,8 @@ class RunnelRanker(_WithModel[Reranker]):
         replaces the component's.
         """
         count = top_k if top_k is not None else self.top_k
-        best = ranked(self._get(), query, _texts(documents), count, self.max_tokens)
-        return {
-            "documents": [replace(documents[position], score=score) for position, score in best]
-        }
+        best = ranked(self._get(), query, documents, _text, count, self.max_tokens)
+        return {"documents": [replace(document, score=score) for document, score in best]}
 
     run_async = in_a_thread(run)
 
@@ -393,10 +391,9 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
         """Return sentences of the documents; `top_k` replaces the component's."""
         count = top_k if top_k is not None else self.top_k
         results = []
-        for position, sentence in best_sentences(
-            self._get(), query, _texts(documents), count, self.min_score
+        for document, sentence in best_sentences(
+            self._get(), query, documents, _text, count, self.min_score
         ):
-            document = documents[position]
             place = {"source_id": document.id, "start": sentence.start, "end": sentence.end}
             meta = {**document.meta, **place}
             results.append(Document(content=sentence.text, meta=meta, score=sentence.score))
@@ -405,7 +402,7 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
     run_async = in_a_thread(run)
 
 
-def _texts(documents: list[Document]) -> list[str]:
-    for document in documents:
-        expect_text(document.content, f"the content of document {document.id!r}")
-    return [document.content or "" for document in documents]
+def _text(document: Document) -> str:
+    """Return the content of a document, which must be a text."""
+    expect_text(document.content, f"the content of document {document.id!r}")
+    return document.content or ""

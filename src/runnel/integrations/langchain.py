@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -232,6 +233,9 @@ def _document(row: DocumentRow) -> Document:
     return Document(id=row.id, page_content=row.text, metadata=shown(row.metadata))
 
 
+_text = attrgetter("page_content")  # of a document
+
+
 class RunnelRetriever(BaseRetriever):
     """A search of an index: whole documents, or the sentences of documents that answer.
 
@@ -311,12 +315,13 @@ class RunnelReranker(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return copies of the best documents, without documents that have no token."""
-        texts = [document.page_content for document in documents]
-        results = []
-        for position, score in ranked(self.model, query, texts, self.top_n, self.max_tokens):
-            metadata = {**documents[position].metadata, "relevance_score": score}
-            results.append(documents[position].model_copy(update={"metadata": metadata}))
-        return results
+        best = ranked(self.model, query, documents, _text, self.top_n, self.max_tokens)
+        return [
+            document.model_copy(
+                update={"metadata": {**document.metadata, "relevance_score": score}}
+            )
+            for document, score in best
+        ]
 
 
 class RunnelSentences(BaseDocumentCompressor):
@@ -343,12 +348,10 @@ class RunnelSentences(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        texts = [document.page_content for document in documents]
         results = []
-        for position, sentence in best_sentences(
-            self.model, query, texts, self.top_n, self.min_score
+        for document, sentence in best_sentences(
+            self.model, query, documents, _text, self.top_n, self.min_score
         ):
-            document = documents[position]
             source = {} if document.id is None else {"source": document.id}
             place = {"start": sentence.start, "end": sentence.end, "score": sentence.score}
             results.append(

@@ -438,9 +438,9 @@ class RunnelRerank(_WithModel, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        texts = [scored.node.get_content(metadata_mode=MetadataMode.EMBED) for scored in nodes]
-        best = ranked(self._loaded, _query(query_bundle), texts, self.top_n, self.max_tokens)
-        return [NodeWithScore(node=nodes[position].node, score=score) for position, score in best]
+        read = partial(NodeWithScore.get_content, metadata_mode=MetadataMode.EMBED)
+        best = ranked(self._loaded, _query(query_bundle), nodes, read, self.top_n, self.max_tokens)
+        return [NodeWithScore(node=scored.node, score=score) for scored, score in best]
 
 
 class RunnelSentences(_WithModel, BaseNodePostprocessor):
@@ -463,12 +463,16 @@ class RunnelSentences(_WithModel, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        texts = [scored.node.get_content(metadata_mode=MetadataMode.NONE) for scored in nodes]
         results = []
-        for position, sentence in best_sentences(
-            self._loaded, _query(query_bundle), texts, self.top_n, self.min_score
+        for scored, sentence in best_sentences(
+            self._loaded,
+            _query(query_bundle),
+            nodes,
+            NodeWithScore.get_content,
+            self.top_n,
+            self.min_score,
         ):
-            node = nodes[position].node
+            node = scored.node
             first, source = _origin(node)
             part = TextNode(
                 text=sentence.text,

@@ -8,12 +8,10 @@ CQADupstackUnixRetrieval gets the instruction of CQADupstackGamingRetrieval, bec
 prints the instruction of ClimateFEVER for it.
 """
 
-import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import numpy as np
 from runnel import Document, Embedder, Index, Reranker
 from runnel.errors import InputError, needing
 from runnel.files import digest
-from runnel.integrations.calls import filled_places, loaded
+from runnel.integrations.calls import filled_places, loaded, pair_scores
 from runnel.models.model import Model
 from runnel.records import titled
 
@@ -146,12 +144,9 @@ class MtebReranker:
         """Return the scores of pairs, float32 (n,): of the queries in the first batches and the
         documents in the second.
         """
-        pairs = zip(_texts(inputs1), _texts(inputs2), strict=True)
-        scores = []
-        for query, group in itertools.groupby(pairs, key=itemgetter(0)):
-            documents = [document for _, document in group]
-            scores.append(self.model.score(query, documents, max_tokens=self.max_tokens))
-        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+        pairs = list(zip(_texts(inputs1), _texts(inputs2), strict=True))
+        scores, _ = pair_scores(self.model, pairs, self.max_tokens)
+        return scores
 
 
 class MtebIndex:

@@ -123,7 +123,6 @@ def index_files(
     changes = Changes()
     hashes = store.content_hashes()
     stored = by_file(hashes)
-    encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
     files = list(find_files(roots, selection, scan.fail_folder))
     together = grouped(
         files, lambda file: file.stat().st_size if file.is_file() else 0, _GROUP_BYTES, _GROUP_FILES
@@ -133,7 +132,7 @@ def index_files(
         for group in together
     ]
     named = frozenset(root.path for root in roots)
-    reading = {"named": named, "batch": encoder.batch_documents, "limits": limits, "ocr": ocr}
+    reading = {"named": named, "batch": index.encoder.batch_documents, "limits": limits, "ocr": ocr}
     with _cluster(address, (workers or 0) * cpus) as ray:
         model = index.embedder.model.source
         if model not in BUILT_IN and Path(model).exists():
@@ -248,8 +247,6 @@ class _Worker:
 
             torch.set_num_threads(pool.cpus)
         embedder = Embedder.load(pool.model, device="auto" if pool.gpus else "cpu")
-        if pool.settings.dimension < embedder.dimension:
-            embedder = Embedder(embedder.model, truncate_dim=pool.settings.dimension)
         self._encoder = DocumentEncoder(embedder, pool.settings, "the index")
 
     def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:

@@ -80,15 +80,19 @@ class EncodedDocuments:
 
 
 class DocumentEncoder:
-    """A reader of documents for an index at `place`.
+    """A reader of documents for an index at `place`. `embedder` is the given one, with vectors as
+    wide as the index's.
 
     Raises:
         StoreError: the settings of the index belong to another model.
     """
 
     def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
+        if settings.dimension < embedder.dimension:  # the index was made with `truncate_dim`
+            embedder = Embedder(embedder.model, truncate_dim=settings.dimension)
         expect_model(embedder, settings, place)
         self.settings = settings
+        self.embedder = embedder
         # the three kinds of memory of the module's docstring; `_reranker` is None for the first,
         # and `_one_pass` says whether the embedder's pass makes the memory
         sentences = remembers_sentences(embedder)

@@ -73,11 +73,9 @@ class Index:
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self.store = store
-        if (width := store.settings.dimension) < embedder.dimension:  # made with `truncate_dim`
-            embedder = Embedder(embedder.model, truncate_dim=width)
-        self.embedder = embedder
         self.encoder = DocumentEncoder(embedder, store.settings, "the index")
-        self._pipeline = Pipeline(store, embedder)
+        self.embedder = self.encoder.embedder
+        self._pipeline = Pipeline(store, self.embedder)
 
     @classmethod
     def create(
