@@ -3,7 +3,8 @@
 show_on_stderr               what a command writes to stderr, by --quiet, --verbose, --progress
 printable, one_line          text that a terminal cannot act on
 say, note_unanswered, report_bug, LogLines, JsonLogLines    lines on stderr
-print_text, stream_text, print_json, print_names, print_table, stdout_console    results on stdout
+print_text, stream_text, print_json, print_results, print_names, print_table, stdout_console
+                             results on stdout
 file_link                    a link to a place in a file
 Meter                        progress: a bar on a terminal, else lines
 """
@@ -21,18 +22,19 @@ import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from runnel.commands.parameters import refuse
+from runnel.commands.parameters import Form, refuse
 from runnel.errors import InputError
 from runnel.jobs.progress import Item, WorkProgress
 from runnel.redaction import redact
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderHook
+    from rich.console import Console
     from rich.progress import Progress
+
+    from runnel.records import AnsweringSentence, Hit
 
 # Characters in JSON that a terminal would act on or hide: controls, soft hyphens, direction marks,
 # invisible characters, byte order marks, surrogates and tags. JSON has escapes for all of them.
@@ -156,6 +158,28 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
     sys.stdout.write(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
+def print_results(
+    form: Form,
+    whole: object,
+    results: Iterable[AnsweringSentence | Hit],
+    names: Iterable[str],
+    lines: Iterable[str],
+) -> None:
+    """Write results to stdout in a form for programs: `whole` as one JSON object, each of `results`
+    as one, the different `names` of their files, or `lines`.
+    """
+    if form == "json":
+        print_json(whole)
+    elif form == "jsonl":
+        for result in results:
+            print_json(result.as_json(), indent=None)
+    elif form == "files":
+        print_names(dict.fromkeys(names))
+    else:
+        for line in lines:
+            print_text(one_line(line))
+
+
 def print_names(names: Iterable[str]) -> None:
     """Write names of files to stdout, a line each: unchanged for programs, `printable` on a
     terminal.
@@ -196,12 +220,17 @@ def stdout_console() -> Console:
     `printable`, without markup.
     """
     from rich.console import Console
+    from rich.segment import Segment
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    class PrintableConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for part in super().render(renderable, options):
+                yield part if part.control else Segment(printable(part.text), part.style)
+
+    console = PrintableConsole(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = max(100, console.width)
         console.no_color = True
-    console.push_render_hook(_printable_hook())
     return console
 
 
@@ -217,31 +246,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
     for row in rows:
         table.add_row(*map(Text, row))
     stdout_console().print(table)
-
-
-@cache
-def _printable_hook() -> RenderHook:
-    """Return a hook, to which rich gives all that a console is about to print: it wraps each part,
-    so that the text of its segments becomes `printable`.
-    """
-    from rich.console import ConsoleRenderable, RenderHook
-    from rich.segment import Segment
-
-    class Printable:
-        def __init__(self, inner: ConsoleRenderable) -> None:
-            self._inner = inner
-
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-            for part in console.render(self._inner, options):
-                yield part if part.control else Segment(printable(part.text), part.style)
-
-    class Hook(RenderHook):
-        def process_renderables(
-            self, renderables: list[ConsoleRenderable]
-        ) -> list[ConsoleRenderable]:
-            return [Printable(renderable) for renderable in renderables]
-
-    return Hook()
 
 
 _FIRST_S, _EVERY_S = 5.0, 10.0  # until the first line of progress, and from one to the next

@@ -86,16 +86,15 @@ class IndexOptions:
             language=language,
         )
         settings = index.store.settings
-        differences = []
-        if fields and fields != settings.fields:
-            differences.append(f"the fields {dict(settings.fields)}")
-        if remember and not settings.remember:
-            differences.append("been made without --remember")
-        if language not in ("auto", settings.language):
-            differences.append(f"the language {settings.language}")
-        if self.passage_tokens not in (None, settings.passage_tokens):
-            differences.append(f"passages of {settings.passage_tokens} tokens")
-        if differences:
+        stored = {
+            f"the fields {dict(settings.fields)}": fields and fields != settings.fields,
+            "been made without --remember": remember and not settings.remember,
+            f"the language {settings.language}": language not in ("auto", settings.language),
+            f"passages of {settings.passage_tokens} tokens": (
+                self.passage_tokens not in (None, settings.passage_tokens)
+            ),
+        }  # what the index has, and whether the options ask for another
+        if differences := [what for what, differs in stored.items() if differs]:
             raise InputError(
                 f"the index at {place} has {' and '.join(differences)}, which cannot be changed;"
                 " make a new one"

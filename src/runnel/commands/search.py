@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from runnel.errors import counted
 from runnel.jobs.loading import note_compiling
 from runnel.records import Explanation, Hit, highest, normalize, percent
 from runnel.search.filters import parse_conditions
+from runnel.search.timing import timed
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
@@ -139,32 +139,26 @@ def search(
     answers = highest(hit.answers for hit in hits)
     if form != "json":
         display.note_unanswered(answers)
-    if form == "json":
-        display.print_json(
+    if form == "layout" or (form == "plain" and explain):
+        _show(display.stdout_console(), hits, explain=explain)
+    else:
+        display.print_results(
+            form,
             {
                 "query": query,
                 "index": index.store.uri,
                 "answers": answers,
                 "documents": [hit.as_json() for hit in hits],
                 "seconds": timings,
-            }
-        )
-    elif form == "jsonl":
-        for hit in hits:
-            display.print_json(hit.as_json(), indent=None)
-    elif form == "files":
-        display.print_names(
-            dict.fromkeys(
+            },
+            hits,
+            (
                 name
                 for hit in hits
                 for name in (_file(hit), *(_shown(place.file) for place in hit.also))
-            )
+            ),
+            (line for hit in hits for line in _lines(hit)),
         )
-    elif form == "plain" and not explain:
-        for line in (line for hit in hits for line in _lines(hit)):
-            display.print_text(display.one_line(line))
-    else:
-        _show(display.stdout_console(), hits, explain=explain)
     return 0 if hits else 1
 
 
@@ -202,13 +196,12 @@ def open_index(
     if place is None:
         project = indexes.expect_or_make_project() if update else indexes.expect_project()
     note_compiling()
-    start = time.perf_counter()
     opens = Index.open if project is None else Index.open_or_create
-    index = opens(str(place if project is None else project.place), model)
-    timings["open"] = time.perf_counter() - start
+    with timed(timings, "open"):
+        index = opens(str(place if project is None else project.place), model)
     if project is not None and update:
-        indexes.refresh_project(project, index, ocr)
-        timings["update"] = time.perf_counter() - start - timings["open"]
+        with timed(timings, "update"):
+            indexes.refresh_project(project, index, ocr)
     return index
 
 
@@ -262,13 +255,10 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
             )
         for sentence in hit.sentences:
             place = f"line {sentence.where}" if sentence.where.isdecimal() else sentence.where
-            facts = [place]
+            chance = "" if sentence.answers is None else percent(sentence.answers)
             # a place in characters names the headings itself
-            if sentence.headings and not place.startswith("characters"):
-                facts.append(" › ".join(sentence.headings))
-            if sentence.answers is not None:
-                facts.insert(0, percent(sentence.answers))
-            shown = display.one_line(", ".join(facts))
+            headings = "" if place.startswith("characters") else " › ".join(sentence.headings)
+            shown = display.one_line(", ".join(filter(None, (chance, place, headings))))
             body = Text(sentence.words)
             body.append(
                 f"  ({shown})",
