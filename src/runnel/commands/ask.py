@@ -171,17 +171,19 @@ def _refuse_contradictions(
     place: str | None,
     no_update: bool,
 ) -> None:
-    # each refuses the options whose conditions hold
-    parameters.refuse({"PATH": place and paths}, "cannot be given with --in")
     parameters.refuse(
-        {"--no-update": no_update and (place or paths)}, "is for the project's own index"
+        {
+            "PATH cannot be given with --in": place and paths,
+            "--no-update is for the project's own index": no_update and (place or paths),
+        }
     )
     if paths:
         expect_query_first("ask", question, paths)
     else:
+        of_files = parameters.given_options(files)
+        of_files["--remember or --no-remember"] = remember is not None
         parameters.refuse(
-            parameters.given_options(files) | {"--remember or --no-remember": remember is not None},
-            "has no effect on an index",
+            {f"{option} has no effect on an index": given for option, given in of_files.items()}
         )
 
 

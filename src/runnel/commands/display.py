@@ -52,7 +52,7 @@ def show_on_stderr(progress: bool | None, *, quiet: bool, verbose: bool) -> None
     """Choose what this command writes to stderr besides errors: progress, notes and warnings, and
     with `verbose` all logs.
     """
-    refuse({"--verbose": quiet and verbose}, "cannot be given with --quiet")
+    refuse({"--verbose cannot be given with --quiet": quiet and verbose})
     global _progress_shown
     _progress_shown = not quiet if progress is None else progress
     logging.basicConfig(handlers=[LogLines()])

@@ -220,8 +220,10 @@ def find(
     form = output.form()
     if explain:
         parameters.refuse(
-            {"--plain": output.plain, "--files-with-matches": output.files},
-            "cannot be given with --explain",
+            {
+                "--plain cannot be given with --explain": output.plain,
+                "--files-with-matches cannot be given with --explain": output.files,
+            }
         )
         form = "layout" if form == "plain" else form
     if html is not None:

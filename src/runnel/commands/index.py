@@ -48,9 +48,13 @@ def index(
     date. Files that .gitignore and .ignore files ignore are not read. Of a long file that has
     grown, only the new text is read.
     """
-    parameters.refuse({"--keep-missing": keep_missing and not options.to}, "needs --to")
-    parameters.refuse({"PATH": options.to and not paths}, "to read is needed with --to")
-    parameters.refuse({"--json": as_json and watch}, "cannot be given with --watch")
+    parameters.refuse(
+        {
+            "--keep-missing needs --to": keep_missing and not options.to,
+            "PATH to read is needed with --to": options.to and not paths,
+            "--json cannot be given with --watch": as_json and watch,
+        }
+    )
     from runnel.search.indexed_files import IndexedFiles
     from runnel.search.project import Project
 

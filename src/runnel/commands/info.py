@@ -41,7 +41,7 @@ def info(
     if cache:
         parameters.refuse_others(context, "--cache", _cache)
         return _cache(empty, as_json)
-    parameters.refuse({"--empty": empty}, "needs --cache")
+    parameters.refuse({"--empty needs --cache": empty})
     from runnel.models.describe import describe_model
 
     try:

@@ -45,7 +45,7 @@ def ray(
     As `runnel index`, but the workers of a Ray cluster read the files. All machines need to see the
     files under the same names. Of a long file that has grown, all is read.
     """
-    parameters.refuse({"--to": not options.to}, "is needed: the folder or URI of the index")
+    parameters.refuse({"--to is needed: the folder or URI of the index": not options.to})
     from runnel.integrations.ray import index_files
 
     # 1. The options, which are checked before an index is created.

@@ -115,7 +115,7 @@ def rerank(
     if query is not None:
         missing = "DOCUMENTS"
     parameters.refuse(
-        {missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}"
+        {f"{missing} missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}": missing}
     )
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")

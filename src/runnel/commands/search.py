@@ -107,13 +107,14 @@ def search(
     found, 1 none, 2 an error.
     """
     parameters.refuse(
-        {"--no-update": no_update and place, "--ocr": ocr and place},
-        "has no effect with --in, which is never updated",
-    )
-    parameters.refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
-    parameters.refuse(
-        {"--explain": explain and (output.plain or output.files)},
-        "has no effect on --plain and --files-with-matches",
+        {
+            "--no-update has no effect with --in, which is never updated": no_update and place,
+            "--ocr has no effect with --in, which is never updated": ocr and place,
+            "--ocr has no effect with --no-update": ocr and no_update,
+            "--explain has no effect on --plain and --files-with-matches": (
+                explain and (output.plain or output.files)
+            ),
+        }
     )
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output.form()
@@ -169,12 +170,15 @@ def _ranking(
     (vectors) against 1 for words: infinity is meaning alone. By words alone or meaning alone, the
     documents are reranked only if --rerank says so.
     """
-    parameters.refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
-    if words_only or meaning_only:
-        parameters.refuse(
-            {"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only"
-        )
-        parameters.refuse({"--weight": weight is not None}, "has no effect on one list alone")
+    alone = words_only or meaning_only
+    parameters.refuse(
+        {
+            "--rerank cannot be given with --no-rerank": no_rerank and rerank,
+            "--meaning-only cannot be given with --words-only": words_only and meaning_only,
+            "--weight has no effect on one list alone": alone and weight is not None,
+        }
+    )
+    if alone:
         return {"dense_weight": 0 if words_only else math.inf, "rerank": rerank or 0}
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 

@@ -4,7 +4,7 @@
     loaded, name_of     a model that was given loaded or by name; its name, to store it
     document_vectors, ranked, best_sentences    one call each of the three jobs of a model: embed
                         (and `filled_places`, the texts that can be), rerank, find sentences
-    pair_scores         the scores of pairs of texts
+    text_pair_scores    the scores of pairs of texts
     search_results      a search of an index, as a library's documents or sentences
     IndexTexts          the store of a library: texts in an index, each a `Document` with an id and
                         metadata; add, delete, get, and two searches: `nearest` by the cosine alone,
@@ -140,7 +140,7 @@ def ranked(
     return [(items[int(hit.id)], hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
 
 
-def pair_scores(
+def text_pair_scores(
     reranker: Reranker, pairs: Sequence[tuple[str, str]], max_tokens: int | None
 ) -> tuple[np.ndarray, int]:
     """Return the scores of pairs of a query and a document, float32 (n,), and how many documents

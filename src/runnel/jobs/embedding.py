@@ -5,14 +5,12 @@ yet, and `BlockEmbedder.finish` writes the files. `embed_file` does this for `ru
 `embed_corpus` for a search that ranks by vectors.
 """
 
-from __future__ import annotations
-
 import glob
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +21,10 @@ from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.rows import RowFile, Shard, read_rows
 from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
+from runnel.models.embedder import Embedder
 from runnel.models.precision import CALIBRATED, quantize, value_ranges
 from runnel.records import Document
 from runnel.request import TokenCount
-
-if TYPE_CHECKING:
-    from runnel.models.embedder import Embedder
 
 # A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work
 # when the command is interrupted.
@@ -96,6 +92,25 @@ def embed_file(
         return work.finish(precision, bounds)
 
 
+class VectorFiles:
+    """Vectors (N, d) in arrays, one after the other, that are read when they are used."""
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)])
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return some vectors, in memory."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(int(self._starts[-1])))
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        chosen = np.empty((len(rows), self._parts[0].shape[1]), self._parts[0].dtype)
+        for number in np.unique(owners).tolist():
+            mine = owners == number
+            chosen[mine] = self._parts[number][rows[mine] - self._starts[number]]
+        return chosen
+
+
 def embed_corpus(
     embedder: Embedder,
     corpus: Iterable[Document],
@@ -118,25 +133,6 @@ def embed_corpus(
             work.finish()
     rows = [row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)]
     return np.load(path, mmap_mode="r"), np.array(rows, dtype=np.int64)
-
-
-class VectorFiles:
-    """Vectors (N, d) in arrays, one after the other, that are read when they are used."""
-
-    def __init__(self, parts: Sequence[np.ndarray]) -> None:
-        self._parts = parts
-        self._starts = np.cumsum([0, *map(len, parts)])
-
-    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return some vectors, in memory."""
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(int(self._starts[-1])))
-        owners = np.searchsorted(self._starts, rows, side="right") - 1
-        chosen = np.empty((len(rows), self._parts[0].shape[1]), self._parts[0].dtype)
-        for number in np.unique(owners).tolist():
-            mine = owners == number
-            chosen[mine] = self._parts[number][rows[mine] - self._starts[number]]
-        return chosen
 
 
 def read_vectors(
