@@ -50,8 +50,9 @@ class Document:
         expect_text(self.title, f"the title of document {self.id!r}")
         given: object = self.metadata
         if not isinstance(given, dict):
-            what = f"the metadata of document {self.id!r}"
-            raise InputError(f"{what} is {reprlib.repr(given)}; expected dict")
+            raise InputError(
+                f"the metadata of document {self.id!r} is {reprlib.repr(given)}; expected dict"
+            )
 
 
 def titled(title: object, text: str) -> str:

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import zipfile
+from functools import cache
 from pathlib import Path
 from queue import Queue
 
@@ -175,7 +176,7 @@ def test_compiling_is_told_once_per_command(capsys, monkeypatch):
     monkeypatch.setattr(logging.root, "handlers", [display.LogLines()])
     # as in a process in which no command has run yet
     monkeypatch.setitem(event._registered, "numba:compile", [])
-    monkeypatch.setattr(loading, "_listener", None)
+    monkeypatch.setattr(loading, "_compiling_note", cache(loading._compiling_note.__wrapped__))
     for _ in range(2):  # two commands in one process
         loading.note_compiling()
         njit(lambda x: x + 1)(1)

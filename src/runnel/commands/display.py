@@ -28,13 +28,12 @@ from typing import TYPE_CHECKING, Any
 from runnel.commands.parameters import Form, refuse
 from runnel.errors import InputError
 from runnel.jobs.progress import Item, WorkProgress
+from runnel.records import AnsweringSentence, Hit, unanswered
 from runnel.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
-
-    from runnel.records import AnsweringSentence, Hit
 
 # Characters in JSON that a terminal would act on or hide: controls, soft hyphens, direction marks,
 # invisible characters, byte order marks, surrogates and tags. JSON has escapes for all of them.
@@ -102,8 +101,6 @@ def note_unanswered(answers: float | None) -> None:
     """Say so if probably nothing answers, from the probability that something does; None: it is not
     known.
     """
-    from runnel.records import unanswered
-
     if said := unanswered(answers):
         say(f"{said}; what comes nearest:")
 

@@ -4,8 +4,6 @@
 puts it in words.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -166,7 +164,7 @@ def _pocket() -> dict[str, Any]:
     return result
 
 
-def _measure(embedder: Embedder) -> tuple[Any, int]:
+def _measure(embedder: "Embedder") -> tuple[Any, int]:
     """Return a text's vector and the tokens per second of the fastest round; the first compiles and
     is not counted.
     """

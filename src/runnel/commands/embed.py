@@ -1,7 +1,5 @@
 """`runnel embed`: a vector for each row of a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -89,7 +87,7 @@ def embed(
         "sha256": source.sha256(),
     }
 
-    def load() -> Embedder:
+    def load() -> "Embedder":
         note_compiling()
         from runnel.models.embedder import Embedder
 

@@ -4,8 +4,6 @@ One query has a form of its own (`_rank_one`), which prints; many queries have c
 run, and their rankings are written as a run (`jobs/ranking.py`).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -195,7 +193,7 @@ def _rank_one(
     return 0
 
 
-def _load(model: str, dtype: str, template: str | None) -> Reranker:
+def _load(model: str, dtype: str, template: str | None) -> "Reranker":
     note_compiling()
     from runnel.models.reranker import Reranker
 

@@ -223,10 +223,9 @@ class RunnelDocumentStore:
 
 def _stored(document: Document) -> records.Document:
     """Return a document as the index stores it."""
-    fields = document.to_dict(flatten=False)
     rest = {
         name: value
-        for name, value in fields.items()
+        for name, value in document.to_dict(flatten=False).items()
         if name not in ("id", "content", "meta") and value is not None
     }
     if document.content is None:

@@ -277,9 +277,13 @@ def _cluster(address: str | None, cpus: int) -> Iterator[ModuleType]:
         if address is None:  # without "local", the variable RAY_ADDRESS would decide
             ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
         else:
-            missing = f"no Ray cluster at {address!r}"
-            advice = "start one with `ray start --head`"
-            with errors_as(InputError, missing, ConnectionError, ValueError, advice=advice):
+            with errors_as(
+                InputError,
+                f"no Ray cluster at {address!r}",
+                ConnectionError,
+                ValueError,
+                advice="start one with `ray start --head`",
+            ):
                 ray.init(address, **quiet)
     try:
         yield ray

@@ -2,7 +2,8 @@
 are being compiled.
 """
 
-from typing import Protocol
+from functools import cache
+from typing import Any
 
 from runnel.jobs.progress import notify
 
@@ -10,23 +11,18 @@ from runnel.jobs.progress import notify
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}
 
 
-class _CompilingNote(Protocol):
-    """What `Note` in `note_compiling` is: a class there, because numba is imported late."""
-
-    written: bool
-
-
-_listener: _CompilingNote | None = None  # of numba's events, once it is registered
-
-
 def note_compiling() -> None:
     """Tell the user, once for each call, that kernels are being compiled, if numba's cache lacks
     one.
     """
-    global _listener
-    if _listener is not None:
-        _listener.written = False
-        return
+    _compiling_note().written = False
+
+
+@cache
+def _compiling_note() -> Any:
+    """Return the listener to numba, which is imported late: it writes the note unless it is
+    `written`.
+    """
     from numba.core import event
 
     class Note(event.Listener):
@@ -40,5 +36,6 @@ def note_compiling() -> None:
         def on_end(self, event: event.Event) -> None:
             pass
 
-    _listener = note = Note()
+    note = Note()
     event.register("numba:compile", note)
+    return note

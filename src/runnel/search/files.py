@@ -197,23 +197,20 @@ def _distinct_rows(
         if read.id is None or read.line is None:
             yield read
             continue
-        problem = ""
-        if read.id in lines:
-            problem = (
-                f"the id {read.id!r} is already used in line {lines[read.id]}; give each row"
-                " its own"
-            )
         try:
             utf8(read.id, f"the id {read.id!r}")
+            if read.id in lines:
+                raise InputError(
+                    f"the id {read.id!r} is already used in line {lines[read.id]}; give each row"
+                    " its own"
+                )
         except InputError as error:
-            problem = str(error)
-        if problem:
             row = f"{name}, line {read.line}"
-            failed[row] = f"{row}: {problem}"
+            failed[row] = f"{row}: {error}"
             log.warning("%s", left_out(row, failed[row]))
-        else:
-            lines[read.id] = read.line
-            yield read
+            continue
+        lines[read.id] = read.line
+        yield read
 
 
 def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText, bool]]:

@@ -300,8 +300,10 @@ class LanceStore:
         ids = [row["id"] for row in _rows(tables["documents"], ["id"])]
         order = {name: i for i, name in enumerate(ids)}
         for i, length in odd_lengths(vectors):
-            vector = f"a vector of document {names[i]!r}"
-            raise damaged(self.uri, f"{vector} has the length {length:.3g} instead of 1")
+            raise damaged(
+                self.uri,
+                f"a vector of document {names[i]!r} has the length {length:.3g} instead of 1",
+            )
         for name in names:
             if name not in order:
                 raise damaged(self.uri, f"document {name!r} has passages, but no text")

@@ -137,11 +137,9 @@ class Pipeline:
             candidates = _Candidates(self._store, names, of_file)
             with timed(timings, "fetch"):
                 candidates.fetch(max(top_k, rerank))
-            if len(candidates.rows) >= max(top_k, rerank) or (
-                len(candidates.rows) == candidates.fetched
-            ):
-                break
-            if depth >= passages:
+            kept = len(candidates.rows)
+            enough = kept >= max(top_k, rerank) or kept == candidates.fetched
+            if enough or depth >= passages:
                 break
             depth *= _DEEPER
         # 3. The best of both, reranked.
@@ -294,8 +292,10 @@ class Pipeline:
                 dense = self._store.nearest(vector, depth, where)
             for row in dense:
                 if not abs(row.score) <= 1 + TOLERANCE:
-                    vector_name = f"a vector of document {row.document!r}"
-                    raise damaged(self._store.uri, f"{vector_name} has the cosine {row.score:.3g}")
+                    raise damaged(
+                        self._store.uri,
+                        f"a vector of document {row.document!r} has the cosine {row.score:.3g}",
+                    )
         if weights[1]:
             with timed(timings, "lexical"):
                 lexical = self._store.lexical(query, depth, where)

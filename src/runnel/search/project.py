@@ -75,13 +75,8 @@ class Project:
     def _read(cls, folder: Path) -> Self:
         place = folder / NAME
         expect_trusted(place)
-        for parent, folders, files in os.walk(place):
-            for name in (*folders, *files):
-                link = os.path.join(parent, name)
-                if os.path.islink(link):
-                    raise StoreError(
-                        f"{link} is a link, which may lead to files elsewhere; remove it"
-                    )
+        if link := next((path for path in place.rglob("*") if path.is_symlink()), None):
+            raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
         # Another process has just made the folder, or was killed when it had: at most the first
         # file is there, the lock, and the second one in part, "project.json.xxxxxxxx.partial".
         first = (".gitignore", "project.json.")

@@ -49,9 +49,9 @@ def _store_of(place: str | Path) -> type[Store]:
         raise InputError(f"the index's place is {place!r}; expected a folder or a URI")
     # no store uses a password in the place, and names of places are shown and stored
     if (shown := redact(str(place))) != str(place):
-        variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or QDRANT_API_KEY"
         raise InputError(
-            f"the index's place {shown} has a password or a key in it; set {variables} instead"
+            f"the index's place {shown} has a password or a key in it; set AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY, or QDRANT_API_KEY, instead"
         )
     if str(place).startswith("qdrant+"):
         from runnel.search.qdrant import QdrantStore
