@@ -25,7 +25,6 @@ from runnel.commands.find import (
 )
 from runnel.errors import counted
 from runnel.generation.endpoint import LOCAL, Endpoint, LanguageModelClient, LocalModel
-from runnel.jobs.loading import note_compiling
 from runnel.jobs.progress import notify_when
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
@@ -63,7 +62,6 @@ class LlmOptions:
         """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as
         `Endpoint` and `LocalModel`.
         """
-        note_compiling()
         if self.llm is not None and self.llm.startswith(LOCAL):
             return LocalModel(self.llm.removeprefix(LOCAL))
         return Endpoint(self.llm, self.llm_model)

@@ -57,6 +57,8 @@ def show_on_stderr(progress: bool | None, *, quiet: bool, verbose: bool) -> None
     logging.basicConfig(handlers=[LogLines()])
     logging.root.setLevel(logging.ERROR if quiet else logging.WARNING)
     _log.setLevel(logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING)
+    # that kernels are compiled, which takes long
+    logging.getLogger("runnel.kernels").setLevel(logging.ERROR if quiet else logging.INFO)
 
 
 def printable(text: str) -> str:

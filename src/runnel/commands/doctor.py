@@ -25,7 +25,6 @@ from runnel.errors import (
     install_command,
 )
 from runnel.hardware import available_memory, cores
-from runnel.jobs.loading import note_compiling
 from runnel.ops.backend import choose, gpu_name, has_native_bf16, numba_problem
 from runnel.search.document_cache import cache_folder
 
@@ -60,7 +59,6 @@ def doctor(as_json: parameters.Json = False) -> int:
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
-    note_compiling()
     cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(ops.__file__).parent)
     with display.Meter("measuring pocket"):
         pocket = _pocket()

@@ -8,7 +8,7 @@ import typer
 from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 from runnel.jobs.rows import RowFile, Shard
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def embed(
     }
 
     def load() -> "Embedder":
-        note_compiling()
         from runnel.models.embedder import Embedder
 
         embedder = Embedder.load(

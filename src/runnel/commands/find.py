@@ -34,7 +34,7 @@ from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 from runnel.records import AnsweringSentence, Place, percent
 from runnel.search.document_cache import DocumentCache, cache_folder
 from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
@@ -290,7 +290,6 @@ def _load(
     model: str, dtype: str, remember: bool | None, min_score: str | None
 ) -> SentenceRetriever:
     """Load the model, and check that it can do what the options ask for."""
-    note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
     retriever = SentenceRetriever.load(model, dtype=DTYPES[dtype])

@@ -9,7 +9,6 @@ import typer
 
 from runnel.commands import display, find, indexes, parameters
 from runnel.errors import InputError, StoreBusy, describe
-from runnel.jobs.loading import note_compiling
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import check_paths
 from runnel.text.documents.document import Limits
@@ -81,7 +80,6 @@ def index(
         place = str(project.place)
         shown = str(project.place.parent)
     # 2. The index, which is created if it does not exist.
-    note_compiling()
     with options.open(place, fields, parsing.language, remember=remember) as opened:
         # 3. One update, or an update after every change.
         if watch:

@@ -11,7 +11,6 @@ import typer
 from runnel.agents.clients import configure
 from runnel.commands import display, indexes, parameters
 from runnel.errors import InputError, needing
-from runnel.jobs.loading import note_compiling
 
 Program = Literal["claude-code", "cursor", "vscode", "codex", "gemini"]
 
@@ -100,7 +99,6 @@ def mcp(
             f"the working directory is {Path.cwd()}, which holds every file; give --root DIR"
         )
     project = indexes.find_project(folders[0]) if index is None else None
-    note_compiling()
     if project is not None:
         index = str(project.place)
     server = create_server(

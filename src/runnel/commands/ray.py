@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from runnel.commands import display, find, indexes, parameters
-from runnel.jobs.loading import note_compiling
 from runnel.search.files import check_paths
 from runnel.text.documents.document import Limits
 from runnel.text.folders import EVERYTHING
@@ -55,7 +54,6 @@ def ray(
     ocr = parsing.reader_of_scans()
     check_paths(paths)
     # 2. The index, which is created if it does not exist.
-    note_compiling()
     with options.open(place, fields, parsing.language, remember=remember) as index:
         # 3. The update, by the workers.
         with display.Meter("indexing") as meter:

@@ -13,7 +13,7 @@ import typer
 from runnel.commands import display, find, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 from runnel.jobs.ranking import note_cut, rank_into, read_candidates
 from runnel.jobs.rows import Shard, read_texts
 from runnel.records import Hit
@@ -194,7 +194,6 @@ def _rank_one(
 
 
 def _load(model: str, dtype: str, template: str | None) -> "Reranker":
-    note_compiling()
     from runnel.models.reranker import Reranker
 
     return Reranker.load(model, dtype=DTYPES[dtype], template=template)

@@ -18,7 +18,6 @@ import typer
 
 from runnel.commands import display, find, indexes, parameters
 from runnel.errors import counted
-from runnel.jobs.loading import note_compiling
 from runnel.records import Explanation, Hit, highest, normalize, percent
 from runnel.search.filters import parse_conditions
 from runnel.search.timing import timed
@@ -199,7 +198,6 @@ def open_index(
     project = None
     if place is None:
         project = indexes.expect_or_make_project() if update else indexes.expect_project()
-    note_compiling()
     opens = Index.open if project is None else Index.open_or_create
     with timed(timings, "open"):
         index = opens(str(place if project is None else project.place), model)
