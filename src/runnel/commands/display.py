@@ -3,8 +3,8 @@
 show_on_stderr               what a command writes to stderr, by --quiet, --verbose, --progress
 printable, one_line          text that a terminal cannot act on
 say, note_unanswered, report_bug, LogLines, JsonLogLines    lines on stderr
-print_text, stream_text, print_json, print_results, print_names, print_table, stdout_console
-                             results on stdout
+print_text, stream_text, print_json, print_facts, print_results, print_names, print_table,
+stdout_console               results on stdout
 file_link                    a link to a place in a file
 Meter                        progress: a bar on a terminal, else lines
 """
@@ -155,6 +155,15 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
     """Write one JSON object to stdout; without `indent`, in one line."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     sys.stdout.write(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
+
+
+def print_facts(as_json: bool, facts: object, *lines: str) -> None:
+    """Write what a command reports to stdout: as one JSON object, or as lines."""
+    if as_json:
+        print_json(facts)
+    else:
+        for line in lines:
+            print_text(line)
 
 
 def print_results(

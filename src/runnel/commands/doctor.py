@@ -73,11 +73,9 @@ def doctor(as_json: parameters.Json = False) -> int:
         "pocket": pocket,
         "extras": extras(),
     }
-    if as_json:
-        display.print_json(report)
-    else:
-        for label, text in _lines(report):
-            display.print_text(f"{label:<14}{text}".rstrip())
+    display.print_facts(
+        as_json, report, *(f"{label:<14}{text}".rstrip() for label, text in _lines(report))
+    )
     return 1 if pocket["problem"] else 0
 
 

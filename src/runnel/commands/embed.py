@@ -110,13 +110,12 @@ def embed(
         computes_ranges=computes_ranges,
     )
     # 3. what was written
-    if as_json:
-        display.print_json({"out": str(out), **result})
-    else:
-        form = "" if precision == "float32" else f", {precision}"
-        display.print_text(
-            f"{out}: {counted(result['count'], 'vector')} of {result['dimension']} numbers{form}"
-        )
+    form = "" if precision == "float32" else f", {precision}"
+    display.print_facts(
+        as_json,
+        {"out": str(out), **result},
+        f"{out}: {counted(result['count'], 'vector')} of {result['dimension']} numbers{form}",
+    )
     return 0
 
 

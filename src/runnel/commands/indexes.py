@@ -105,23 +105,19 @@ class IndexOptions:
 def print_changes(index: Index, changes: Changes, place: str, as_json: bool) -> int:
     """Print the number of changes of each kind; return the exit code: 1 if a document failed."""
     documents = len(index)
-    if as_json:
-        counts = {name: len(getattr(changes, name)) for name in COUNTED}
-        display.print_json(
-            {"index": place, "documents": documents}
-            | counts
-            | {
-                # name -> error, beside "failed", their number
-                "left_out": changes.failed,
-                "tokens": changes.tokens,
-                "tokens_read": changes.tokens_read,
-            }
-        )
-    else:
-        display.print_text(
-            f"{place}: {summary(changes) or 'no documents found'};"
-            f" {counted(documents, 'document')}, {counted(changes.tokens_read, 'token')} read"
-        )
+    display.print_facts(
+        as_json,
+        {
+            "index": place,
+            "documents": documents,
+            **{name: len(getattr(changes, name)) for name in COUNTED},
+            "left_out": changes.failed,  # name -> error, beside "failed", their number
+            "tokens": changes.tokens,
+            "tokens_read": changes.tokens_read,
+        },
+        f"{place}: {summary(changes) or 'no documents found'};"
+        f" {counted(documents, 'document')}, {counted(changes.tokens_read, 'token')} read",
+    )
     return 1 if changes.failed else 0
 
 

@@ -145,10 +145,9 @@ def rerank(
         max_tokens=max_tokens,
     )
     # 4. what was written
-    if as_json:
-        display.print_json({"out": str(out), **result})
-    else:
-        display.print_text(f"{out}: {counted(result['count'], 'query')}")
+    display.print_facts(
+        as_json, {"out": str(out), **result}, f"{out}: {counted(result['count'], 'query')}"
+    )
     return 0
 
 
