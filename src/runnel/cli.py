@@ -62,8 +62,10 @@ LAB = {
     "compare": "Compare results of evaluate, questions and qa.",
 }  # one file of `runnel.lab.commands` each
 # Commands that load models, and get --device; accelerate chooses the device of those that train.
-READERS = {"find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor"}
-READERS |= {"mine", "synthesize", "evaluate", "questions", "qa"}  # of `lab`
+READERS = {
+    *("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor"),
+    *("mine", "synthesize", "evaluate", "questions", "qa"),  # of `lab`
+}
 LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
 # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing
 # was found

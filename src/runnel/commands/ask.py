@@ -169,20 +169,21 @@ def _refuse_contradictions(
     place: str | None,
     no_update: bool,
 ) -> None:
+    of_files = parameters.given_options(files) | {
+        "--remember or --no-remember": remember is not None
+    }
     parameters.refuse(
         {
             "PATH cannot be given with --in": place and paths,
             "--no-update is for the project's own index": no_update and (place or paths),
+            **{
+                f"{option} has no effect on an index": given and not paths
+                for option, given in of_files.items()
+            },
         }
     )
     if paths:
         expect_query_first("ask", question, paths)
-    else:
-        of_files = parameters.given_options(files)
-        of_files["--remember or --no-remember"] = remember is not None
-        parameters.refuse(
-            {f"{option} has no effect on an index": given for option, given in of_files.items()}
-        )
 
 
 def _find_in_files(

@@ -161,8 +161,9 @@ class FileOptions(ParsingOptions):
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
-        limits = Limits(seconds=self.parse_seconds)
-        return DocumentReader(limits, encoding=self.encoding, ocr=self.reader_of_scans())
+        return DocumentReader(
+            Limits(seconds=self.parse_seconds), encoding=self.encoding, ocr=self.reader_of_scans()
+        )
 
 
 def find(

@@ -50,7 +50,6 @@ def ray(
     # 1. The options, which are checked before an index is created.
     place = str(options.to)
     fields = options.field_types()
-    limits = Limits(seconds=parsing.parse_seconds)
     ocr = parsing.reader_of_scans()
     check_paths(paths)
     # 2. The index, which is created if it does not exist.
@@ -62,7 +61,7 @@ def ray(
                 paths,
                 selection=parsing.selection() or EVERYTHING,
                 prune=not keep_missing,
-                limits=limits,
+                limits=Limits(seconds=parsing.parse_seconds),
                 ocr=ocr,
                 workers=workers,
                 cpus=cpus,

@@ -6,7 +6,9 @@ with the names of models. A `model` is a loaded one or what its class's `load` t
 cuts longer texts, with a warning (None: nothing is cut).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Self
 
@@ -44,15 +46,10 @@ class _WithModel(Generic[Loadable]):
 
     def _set(self, kind: type[Loadable], model: Loadable | str | Path) -> None:
         self.model = name_of(kind, model)
-        self._kind: type[Loadable] = kind
-        self._model: Loadable | str | Path = model
-
-    def _get(self) -> Loadable:
-        model = self._model = loaded(self._kind, self._model)
-        return model
+        self._load: Callable[[], Loadable] = cache(partial(loaded, kind, model))
 
     def warm_up(self) -> None:
-        self._get()
+        self._load()
 
 
 @component
@@ -70,7 +67,7 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
         expect_text(text, "the text to embed")
-        return {"embedding": self._get().encode_query(text, max_tokens=self.max_tokens).tolist()}
+        return {"embedding": self._load().encode_query(text, max_tokens=self.max_tokens).tolist()}
 
     run_async = in_a_thread(run)
 
@@ -105,7 +102,7 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
             values = [document.meta.get(name) for name in self.meta_fields_to_embed]
             parts = [*(str(value) for value in values if value is not None), _text(document)]
             texts.append(self.embedding_separator.join(parts))
-        vectors = document_vectors(self._get(), texts, self.max_tokens)
+        vectors = document_vectors(self._load(), texts, self.max_tokens)
         return {
             "documents": [
                 replace(document, embedding=vector)
@@ -342,8 +339,7 @@ class RunnelRanker(_WithModel[Reranker]):
         self._set(Reranker, model)
         self.top_k = top_k
         self.max_tokens = max_tokens
-        if top_k is not None:
-            expect_count(top_k, "top_k")
+        expect_count(1 if top_k is None else top_k, "top_k")
 
     @component.output_types(documents=list[Document])
     def run(
@@ -353,7 +349,7 @@ class RunnelRanker(_WithModel[Reranker]):
         replaces the component's.
         """
         count = top_k if top_k is not None else self.top_k
-        best = ranked(self._get(), query, documents, _text, count, self.max_tokens)
+        best = ranked(self._load(), query, documents, _text, count, self.max_tokens)
         return {"documents": [replace(document, score=score) for document, score in best]}
 
     run_async = in_a_thread(run)
@@ -391,7 +387,7 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
         count = top_k if top_k is not None else self.top_k
         results = []
         for document, sentence in best_sentences(
-            self._get(), query, documents, _text, count, self.min_score
+            self._load(), query, documents, _text, count, self.min_score
         ):
             place = {"source_id": document.id, "start": sentence.start, "end": sentence.end}
             meta = {**document.meta, **place}

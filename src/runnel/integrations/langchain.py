@@ -6,7 +6,6 @@ a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, w
 nothing is cut). d is the width of the model's vectors.
 """
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from runnel.integrations.calls import (
     IndexTexts,
     best_sentences,
     document_vectors,
+    in_a_thread,
     loaded,
     ranked,
     search_results,
@@ -31,11 +31,7 @@ from runnel.search.filters import Filter, conditions, matches
 from runnel.search.records import DocumentRow
 
 with needing("this needs langchain-core", "langchain"):
-    from langchain_core.callbacks import (
-        AsyncCallbackManagerForRetrieverRun,
-        CallbackManagerForRetrieverRun,
-        Callbacks,
-    )
+    from langchain_core.callbacks import Callbacks
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
@@ -263,7 +259,7 @@ class RunnelRetriever(BaseRetriever):
         self,
         query: str,
         *,
-        run_manager: CallbackManagerForRetrieverRun,
+        run_manager: object,
         k: int | None = None,
         sentences: int | None = None,
         where: Filter | None = None,
@@ -287,12 +283,7 @@ class RunnelRetriever(BaseRetriever):
             for hit, place, metadata in results
         ]
 
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **replaced: Any
-    ) -> list[Document]:
-        return await asyncio.to_thread(
-            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **replaced
-        )
+    _aget_relevant_documents = in_a_thread(_get_relevant_documents)
 
 
 class RunnelReranker(BaseDocumentCompressor):

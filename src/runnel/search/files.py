@@ -68,8 +68,7 @@ class Scan:
     def fail_folder(self, error: OSError) -> None:
         """Record and log a folder, or a .gitignore file, that cannot be read."""
         name = str(error.filename)
-        self.failed[name] = f"{name}: {error.strerror}"
-        log.warning("%s", left_out(name, self.failed[name]))
+        leave_out(self.failed, name, f"{name}: {error.strerror}")
 
 
 def check_paths(paths: Iterable[str | Path | Root]) -> list[Root]:
@@ -139,8 +138,7 @@ def read_found(
                 if isinstance(error, UnsupportedKind) and file not in named and name not in stored:
                     scan.other_kinds.append(name)
                 else:
-                    scan.failed[name] = str(error)
-                    log.warning("%s", left_out(name, str(error)))
+                    leave_out(scan.failed, name, str(error))
                 if digest:
                     hashes.failures[name] = digest
 
@@ -206,8 +204,7 @@ def _distinct_rows(
                 )
         except InputError as error:
             row = f"{name}, line {read.line}"
-            failed[row] = f"{row}: {error}"
-            log.warning("%s", left_out(row, failed[row]))
+            leave_out(failed, row, f"{row}: {error}")
             continue
         lines[read.id] = read.line
         yield read
@@ -229,6 +226,12 @@ def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText
         raise
     if last is not None:
         yield last, True
+
+
+def leave_out(failed: dict[str, str], name: str, reason: str) -> None:
+    """Record in `failed`, and log, why a file or document is left out."""
+    failed[name] = reason
+    log.warning("%s", left_out(name, reason))
 
 
 def left_out(name: str, reason: str) -> str:

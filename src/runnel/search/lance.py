@@ -304,9 +304,8 @@ class LanceStore:
                 self.uri,
                 f"a vector of document {names[i]!r} has the length {length:.3g} instead of 1",
             )
-        for name in names:
-            if name not in order:
-                raise damaged(self.uri, f"document {name!r} has passages, but no text")
+        if lost := [name for name in names if name not in order]:
+            raise damaged(self.uri, f"document {lost[0]!r} has passages, but no text")
         owners = np.array([order[name] for name in names], dtype=np.int64)
         return _Passages(ids, owners, table["number"].to_numpy(), vectors)
 

@@ -23,7 +23,7 @@ from runnel.errors import InputError, StoreError, counted, describe
 from runnel.files import WriterLock, expect_trusted, listed, write, write_json
 from runnel.request import Progress
 from runnel.search.file_hashes import FileHashes
-from runnel.search.files import left_out
+from runnel.search.files import leave_out
 from runnel.search.index import Changes, Index
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -82,7 +82,6 @@ class Project:
         first = (".gitignore", "project.json.")
         if place.is_dir() and all(name.startswith(first) for name in os.listdir(place)):
             return cls(folder)
-        problem = ""
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
             paths, include, exclude = (
@@ -92,17 +91,15 @@ class Project:
             names = map(PurePath, paths)
             outside = [str(name) for name in names if name.anchor or ".." in name.parts]
             if stored["format"] != _FORMAT or outside:
-                problem = (
+                raise ValueError(
                     f"format {stored['format']}, paths outside of the project:"
                     f" {', '.join(outside) or 'none'}"
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            problem = describe(error)
-        if problem:
             raise StoreError(
-                f"{place}/project.json cannot be used ({problem}); move {place} away and run"
-                " `runnel index`"
-            )
+                f"{place}/project.json cannot be used ({describe(error)}); move {place} away and"
+                " run `runnel index`"
+            ) from error
         return cls(folder, paths, selection)
 
     def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Self:
@@ -203,11 +200,12 @@ class Project:
                 if covered:
                     documents = sum(len(stale.pop(source)) for source in covered)
                     shown = str(root.path / root.pattern)
-                    changes.failed[shown] = (
+                    leave_out(
+                        changes.failed,
+                        shown,
                         f"{shown} is missing or has no files (is it mounted?); `runnel index`"
-                        f" removes its {counted(documents, 'document')}"
+                        f" removes its {counted(documents, 'document')}",
                     )
-                    log.warning("%s", left_out(shown, changes.failed[shown]))
             if stale:
                 changes.deleted += index.delete(chain.from_iterable(stale.values())).deleted
             hashes.save()
