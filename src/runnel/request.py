@@ -131,11 +131,10 @@ class Result:
         """(B, D) weighted means over the ranges, in the dtype of `hidden`;
         zeros for an empty one.
         """
-        if isinstance(self.sums, np.ndarray):
-            totals = np.asarray(self.totals)[:, None].clip(min=1e-300)
-            return (self.sums / totals).astype(self.hidden.dtype)
-        weights = as_tensor(self.totals)[:, None].clamp(min=1e-300)
-        return (self.sums / weights).to(as_tensor(self.hidden).dtype)
+        means = self.sums / self.totals[:, None].clip(min=1e-300)
+        if isinstance(means, np.ndarray):
+            return means.astype(np.asarray(self.hidden).dtype)
+        return means.to(as_tensor(self.hidden).dtype)
 
     def get(self) -> Result:
         """Return the result, or raise its error."""

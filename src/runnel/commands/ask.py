@@ -232,17 +232,16 @@ def _print_answer(
 
     if whole:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
-    pieces = 0
+    shown: list[str] = []
 
     def show(part: str) -> None:
-        nonlocal pieces
         display.stream_text(part)
-        pieces += 1
+        shown.append(part)
 
     try:
         result = answer(endpoint, context, max_tokens=max_tokens, on_text=show)
     finally:  # also if it breaks off: the error has a line of its own
-        display.stream_text("\n" if pieces else "")
+        display.stream_text("\n" if shown else "")
     if result.cited and not whole:
         display.stream_text("\n")
         _show_excerpts(context.excerpts, result.cited)
