@@ -515,12 +515,12 @@ def pack(shares: Sequence[tuple[OpenRequest, int]]) -> Packed:
     )
     kinds = [r.request.marks.shape[1] for r, _ in shares if r.request.marks is not None]
     marks = None
-    start = 0
     if kinds:
-        marks = np.zeros((len(ids), kinds[0]), np.float32)
-        for (reading, count), place in zip(shares, places, strict=True):
-            if reading.request.marks is not None:
-                marks[start : start + count] = reading.request.marks[place]
-            start += count
+        none = np.zeros((len(ids), kinds[0]), np.float32)
+        parts = (
+            none[:count] if reading.request.marks is None else reading.request.marks[place]
+            for (reading, count), place in zip(shares, places, strict=True)
+        )
+        marks = np.concatenate(list(parts), dtype=np.float32)
     lengths = [length for reading, count in shares for length in reading.blocks(count)]
     return Packed(shares, [place.start for place in places], ids, np.cumsum([0, *lengths]), marks)

@@ -9,8 +9,6 @@ file_link                    a link to a place in a file
 Meter                        progress: a bar on a terminal, else lines
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -23,7 +21,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from runnel.commands.parameters import Form, refuse
 from runnel.errors import InputError
@@ -223,7 +221,7 @@ def file_link(name: str, *, line: int | None = None, page: int | None = None) ->
     )
 
 
-def stdout_console() -> Console:
+def stdout_console() -> "Console":
     """Return a console: colors on a terminal, else plain text of at least 100 columns. Text is
     `printable`, without markup.
     """
@@ -280,7 +278,7 @@ class Meter(WorkProgress):
         lines = _progress_shown and not self._on_terminal
         self._lines = threading.Thread(target=self._say_lines, daemon=True) if lines else None
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> Self:
         if self._lines is not None:
             self._lines.start()
         return self
@@ -332,7 +330,7 @@ class Meter(WorkProgress):
         rate = self._done / (time.monotonic() - self._start)
         return f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} {self._unit}/s"
 
-    def _open(self) -> Progress:
+    def _open(self) -> "Progress":
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

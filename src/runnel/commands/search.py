@@ -5,8 +5,6 @@ searches it (`Index.search`), and prints the hits in the wanted form: `_show` fo
 `_lines` for programs.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence
@@ -189,7 +187,7 @@ def open_index(
     *,
     update: bool,
     ocr: Ocr | None = None,
-) -> Index:
+) -> "Index":
     """Open the index at a place; without one, the project's own, which is made if there is none,
     brought up to date.
     """
@@ -232,7 +230,7 @@ def _lines(hit: Hit) -> list[str]:
     return [f"{_file(hit)}:{hit.place.where}:{title}"]
 
 
-def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
+def _show(console: "Console", hits: Sequence[Hit], *, explain: bool) -> None:
     from rich.padding import Padding
     from rich.style import Style
     from rich.text import Text

@@ -287,8 +287,10 @@ class Index:
         """Delete documents; unknown ids are in `failed`. A text is one id."""
         stored = self.store.content_hashes()
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
-        changes = Changes(deleted=[name for name in names if name in stored])
-        changes.failed = {name: "there is no such document" for name in names if name not in stored}
+        changes = Changes(
+            deleted=[name for name in names if name in stored],
+            failed={name: "there is no such document" for name in names if name not in stored},
+        )
         if changes.deleted:
             self.store.commit([], [], changes.deleted)
         return changes
