@@ -4,7 +4,6 @@
     loaded, name_of     a model that was given loaded or by name; its name, to store it
     document_vectors, ranked, best_sentences    one call each of the three jobs of a model: embed
                         (and `filled_places`, the texts that can be), rerank, find sentences
-    text_pair_scores    the scores of pairs of texts
     search_results      a search of an index, as a library's documents or sentences
     IndexTexts          the store of a library: texts in an index, each a `Document` with an id and
                         metadata; add, delete, get, and two searches: `nearest` by the cosine alone,
@@ -138,22 +137,6 @@ def ranked(
     """
     hits = reranker.rank(query, list(map(text_of, items)), top_k, max_tokens=max_tokens)
     return [(items[int(hit.id)], hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
-
-
-def text_pair_scores(
-    reranker: Reranker, pairs: Sequence[tuple[str, str]], max_tokens: int | None
-) -> tuple[np.ndarray, int]:
-    """Return the scores of pairs of a query and a document, float32 (n,), and how many documents
-    were cut; the documents of each query are read in one call.
-    """
-    scores = np.zeros(len(pairs), np.float32)
-    cut = 0
-    for query in dict.fromkeys(query for query, _ in pairs):
-        rows = [row for row, pair in enumerate(pairs) if pair[0] == query]
-        documents = [pairs[row][1] for row in rows]
-        scores[rows] = reranker.score(query, documents, max_tokens=max_tokens)
-        cut += reranker.truncated
-    return scores, cut
 
 
 def best_sentences(

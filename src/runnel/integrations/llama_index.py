@@ -413,10 +413,10 @@ class RunnelRetriever(BaseRetriever):
                 end_char_idx=place.end,
                 excluded_llm_metadata_keys=added,
                 excluded_embed_metadata_keys=added,
+                relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=hit.id)},
             )
             if place is hit.place:
                 node.id_ = hit.id
-            node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=hit.id)
             nodes.append(NodeWithScore(node=node, score=hit.score))
         return nodes
 

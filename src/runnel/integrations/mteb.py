@@ -20,7 +20,7 @@ import numpy as np
 from runnel import Document, Embedder, Index, Reranker
 from runnel.errors import InputError, needing
 from runnel.files import digest
-from runnel.integrations.calls import filled_places, loaded, text_pair_scores
+from runnel.integrations.calls import filled_places, loaded
 from runnel.models.model import Model
 from runnel.records import titled
 
@@ -145,8 +145,7 @@ class MtebReranker:
         documents in the second.
         """
         pairs = list(zip(_texts(inputs1), _texts(inputs2), strict=True))
-        scores, _ = text_pair_scores(self.model, pairs, self.max_tokens)
-        return scores
+        return self.model.score_text_pairs(pairs, max_tokens=self.max_tokens)
 
 
 class MtebIndex:

@@ -31,7 +31,7 @@ from runnel import Embedder, Request, Reranker
 from runnel.checks import expect_count
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
-from runnel.integrations.calls import filled_places, text_pair_scores
+from runnel.integrations.calls import filled_places
 from runnel.models.folder import LIBRARY_FOLDER, load_model
 from runnel.models.model import Job, Model
 from runnel.text.tokenizer import Tokenizer
@@ -461,9 +461,9 @@ class RerankerModule(_ModelModule):
             # for what is derived from the weights: such a model has one way to score
             self._infers()
             with _outside_inference():
-                scored, cut = text_pair_scores(self._reranker, pairs, self.max_seq_length)
+                scored = self._reranker.score_text_pairs(pairs, max_tokens=self.max_seq_length)
                 scores = torch.from_numpy(scored).to(self.backbone.device)
-            self._tell(cut)
+            self._tell(self._reranker.truncated)
         elif self._infers():
             with _outside_inference():
                 scores = torch.from_numpy(self._reranker.score_pairs(pairs)).to(
