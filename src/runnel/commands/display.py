@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -166,16 +166,16 @@ def print_facts(as_json: bool, facts: object, *lines: str) -> None:
 
 def print_results(
     form: Form,
-    whole: object,
+    whole: Callable[[], object],
     results: Iterable[AnsweringSentence | Hit],
     names: Iterable[str],
     lines: Iterable[str],
 ) -> None:
-    """Write results to stdout in a form for programs: `whole` as one JSON object, each of `results`
-    as one, the different `names` of their files, or `lines`.
+    """Write results to stdout in a form for programs: what `whole` returns as one JSON object, each
+    of `results` as one, the different `names` of their files, or `lines`.
     """
     if form == "json":
-        print_json(whole)
+        print_json(whole())
     elif form == "jsonl":
         for result in results:
             print_json(result.as_json(), indent=None)

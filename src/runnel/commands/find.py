@@ -340,23 +340,25 @@ def _print(
     if form == "layout":
         show(display.stdout_console(), findings)
     else:
+        others = [len(sentence.also) + sentence.also_omitted for sentence in sentences]
         display.print_results(
             form,
-            {**asked, **findings.as_json(), "skipped": [asdict(file) for file in skipped]},
+            lambda: {
+                **asked,
+                **findings.as_json(),
+                "skipped": [asdict(file) for file in skipped],
+            },
             sentences,
             (place.file for sentence in sentences for place in (sentence, *sentence.also)),
-            map(_line, sentences),
+            (
+                f"{sentence.file}:{sentence.where}:{sentence.words}"
+                + (f"  (and {counted(number, 'more place')})" if number else "")
+                for sentence, number in zip(sentences, others, strict=True)
+            ),
         )
     omitted = sum(sentence.also_omitted for sentence in sentences)
     if form == "files" and omitted:
         display.say(f"note: the files of {counted(omitted, 'more place')} are not listed")
-
-
-def _line(sentence: AnsweringSentence) -> str:
-    """Return a sentence as PATH:PLACE:TEXT, with the number of its other places."""
-    others = len(sentence.also) + sentence.also_omitted
-    more = f"  (and {counted(others, 'more place')})" if others else ""
-    return f"{sentence.file}:{sentence.where}:{sentence.words}{more}"
 
 
 def show(console: Console, findings: Findings) -> None:

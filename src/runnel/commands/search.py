@@ -142,7 +142,7 @@ def search(
     else:
         display.print_results(
             form,
-            {
+            lambda: {
                 "query": query,
                 "index": index.store.uri,
                 "answers": answers,
