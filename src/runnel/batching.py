@@ -5,8 +5,6 @@ grouped    values in groups of a size
 Recent     the values that were used last, up to a size together
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def top(scores: np.ndarray, count: int | None = None) -> np.ndarray:
+def top(scores: "np.ndarray", count: int | None = None) -> "np.ndarray":
     """Return the positions of the `count` (None: all) highest scores of (n,), highest first; ties
     go to the earlier position.
     """

@@ -86,15 +86,11 @@ def utf8(text: str, what: str = "the text", error: type[InputError] = InputError
     try:
         return text.encode()
     except UnicodeEncodeError as failure:
-        place = (
-            f"U+{ord(text[failure.start]):04X} (half of a surrogate pair) at character"
-            f" {failure.start}"
-        )
-        advice = (
-            "read the file with the right encoding, or replace it with text.encode('utf-8',"
-            " 'replace').decode()"
-        )
-        raise error(f"{what} contains {place}; {advice}") from failure
+        raise error(
+            f"{what} contains U+{ord(text[failure.start]):04X} (half of a surrogate pair) at"
+            f" character {failure.start}; read the file with the right encoding, or replace it with"
+            " text.encode('utf-8', 'replace').decode()"
+        ) from failure
 
 
 Identified = TypeVar("Identified", bound="HasId")

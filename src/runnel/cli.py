@@ -5,8 +5,6 @@ Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 1
 Commands that search have those of grep: 0 found, 1 nothing found, 2 an error or wrong usage.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import inspect
@@ -64,8 +62,10 @@ LAB = {
     "compare": "Compare results of evaluate, questions and qa.",
 }  # one file of `runnel.lab.commands` each
 # Commands that load models, and get --device; accelerate chooses the device of those that train.
-READERS = {"find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor"}
-READERS |= {"mine", "synthesize", "evaluate", "questions", "qa"}  # of `lab`
+READERS = {
+    *("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor"),
+    *("mine", "synthesize", "evaluate", "questions", "qa"),  # of `lab`
+}
 LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
 # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing
 # was found
@@ -314,7 +314,7 @@ def _end_interrupted() -> int:
     return 130
 
 
-def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     """Report errors that nobody can catch, except Ctrl-C, which is reported as "interrupted"."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

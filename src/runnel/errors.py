@@ -18,12 +18,11 @@ what to do.
         └── Cancelled
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Self
 
 from runnel.redaction import redact, showable
 
@@ -86,7 +85,7 @@ class NumericalError(RunnelError, ArithmeticError):
     """NaN or infinity where a number is needed."""
 
     @classmethod
-    def while_reading(cls, where: str, stored: str = "") -> NumericalError:
+    def while_reading(cls, where: str, stored: str = "") -> Self:
         """Return the error for a result, with what may be the cause.
 
         Args:

@@ -90,18 +90,20 @@ def open_bytes(path: str | Path) -> BinaryIO:
     try:
         return sys.stdin.buffer if name == "-" else open(path, "rb")
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        message = f"{name} cannot be read: {error}; check the path and the disk"
+        messages: dict[type[Exception], str] = {
+            IsADirectoryError: (
+                f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}"
+            ),
+            PermissionError: f"no permission to read {name}; change its mode or run as its owner",
+        }
+        message = messages.get(
+            type(error), f"{name} cannot be read: {error}; check the path and the disk"
+        )
         if name.startswith(("http://", "https://")):
             message = f"{name} is an address; download it and give the file"
         elif isinstance(error, FileNotFoundError):
             message = f"no file {name}; check the path (relative paths start at {Path.cwd()})"
             message += near_names(Path(path))
-        elif isinstance(error, IsADirectoryError):
-            message = (
-                f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}"
-            )
-        elif isinstance(error, PermissionError):
-            message = f"no permission to read {name}; change its mode or run as its owner"
         raise ReadError(message) from error
 
 
@@ -197,11 +199,12 @@ def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:
     """Decode bytes that are not UTF-8 (`error`) as cp1252, if they can be; else raise ReadError."""
     if len(data.translate(None, bytes(range(128)))) <= _MOST_ACCENTS * len(data):
         with suppress(UnicodeDecodeError):
-            problem = (
+            return Decoded(
+                data.decode("cp1252"),
+                "cp1252",
                 f"not valid utf-8 ({_place(data, error)}), read as cp1252; if that is wrong, give"
-                " its encoding"
+                " its encoding",
             )
-            return Decoded(data.decode("cp1252"), "cp1252", problem)
     # raises the error again
     return Decoded(_decode(data, "utf-8", name, ", and does not look like cp1252"), "utf-8")
 
@@ -275,16 +278,15 @@ def expect_replaceable(path: Path) -> None:
     """Raise OSError if `path` cannot be a file to write: its directory does not exist, or it is a
     directory or a device.
     """
-    problem = None
-    if not path.parent.is_dir():
-        problem = errno.ENOENT, "no such directory; create it first", str(path.parent)
-    elif path.is_dir():
-        problem = errno.EISDIR, "is a directory; name a file", str(path)
-    elif (path.exists() and not path.is_file()) or path.parent == Path("/dev"):
-        # /dev/stdout is a link, perhaps to a file
-        problem = errno.EINVAL, "is not a regular file; name another one", str(path)
-    if problem:
-        raise OSError(*problem)
+    # /dev/stdout is a link, perhaps to a file
+    special = (path.exists() and not path.is_file()) or path.parent == Path("/dev")
+    for holds, code, problem, name in (
+        (not path.parent.is_dir(), errno.ENOENT, "no such directory; create it first", path.parent),
+        (path.is_dir(), errno.EISDIR, "is a directory; name a file", path),
+        (special, errno.EINVAL, "is not a regular file; name another one", path),
+    ):
+        if holds:
+            raise OSError(code, problem, str(name))
 
 
 def create_folder(path: Path) -> Path:

@@ -118,8 +118,7 @@ def _plain_form(backbone: Backbone) -> PlainForm | None:
     ):
         return None  # on meta the model is only described; it runs elsewhere
     wide = any(parameter.dtype == torch.float64 for parameter in backbone.parameters())
-    dtype = torch.float64 if wide else torch.float32
-    sample = torch.empty(0, device=backbone.device, dtype=dtype)
+    sample = torch.empty(0, device=backbone.device, dtype=torch.float64 if wide else torch.float32)
     return form if choose(form.operator, "auto", sample) == "torch" else None
 
 

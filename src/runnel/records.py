@@ -8,8 +8,6 @@ and texts in them are written.
     Hit                  a ranked document, with its answering sentences and an `Explanation`
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -52,8 +50,9 @@ class Document:
         expect_text(self.title, f"the title of document {self.id!r}")
         given: object = self.metadata
         if not isinstance(given, dict):
-            what = f"the metadata of document {self.id!r}"
-            raise InputError(f"{what} is {reprlib.repr(given)}; expected dict")
+            raise InputError(
+                f"the metadata of document {self.id!r} is {reprlib.repr(given)}; expected dict"
+            )
 
 
 def titled(title: object, text: str) -> str:
@@ -212,7 +211,7 @@ class Place:
             return f"{self.file}, page {self.page:,}"
         return f"{self.file}:{self.line}" if self.kind in LINES else self.file
 
-    def same(self, other: Place) -> bool:
+    def same(self, other: "Place") -> bool:
         """Whether both are the same characters of the same document."""
         fields = attrgetter("file", "id", "start", "end")
         return fields(self) == fields(other)

@@ -31,7 +31,7 @@ import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
 
 import numpy as np
 
@@ -42,25 +42,8 @@ if TYPE_CHECKING:
 
     from runnel.backbones.state import State
 
-
-class Array(Protocol):
-    """What an array of numpy and a tensor of torch have in common."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> Any: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, places: Any, /) -> Any: ...
-
-    def sum(self) -> Any: ...
-
-    def cumsum(self, axis: int, /) -> Any: ...
-
-
+# what a model without torch computes, and what others do
+Array: TypeAlias = Union[np.ndarray, "Tensor"]
 Text = TypeVar("Text")
 _NONE = np.empty((0, 1), np.float32)
 
@@ -69,12 +52,12 @@ def filled(like: Array, value: float, *shape: int) -> Array:
     """Return numbers of one value, held as `like` is, in its dtype."""
     if isinstance(like, np.ndarray):
         return np.full(shape, value, like.dtype)
-    return as_tensor(like).new_full(shape, value)
+    return like.new_full(shape, value)
 
 
 def on_cpu(x: Array) -> Array:
     """Return an array, or a tensor on the CPU."""
-    return x if isinstance(x, np.ndarray) else as_tensor(x).cpu()
+    return x if isinstance(x, np.ndarray) else x.cpu()
 
 
 def as_tensor(x: Array) -> Tensor:
@@ -148,11 +131,10 @@ class Result:
         """(B, D) weighted means over the ranges, in the dtype of `hidden`;
         zeros for an empty one.
         """
-        if isinstance(self.sums, np.ndarray):
-            totals = np.asarray(self.totals)[:, None].clip(min=1e-300)
-            return (self.sums / totals).astype(self.hidden.dtype)
-        weights = as_tensor(self.totals)[:, None].clamp(min=1e-300)
-        return (as_tensor(self.sums) / weights).to(self.hidden.dtype)
+        means = self.sums / self.totals[:, None].clip(min=1e-300)
+        if isinstance(means, np.ndarray):
+            return means.astype(np.asarray(self.hidden).dtype)
+        return means.to(as_tensor(self.hidden).dtype)
 
     def get(self) -> Result:
         """Return the result, or raise its error."""
@@ -333,15 +315,14 @@ def _sums(hidden: Array, weights: Array, starts: np.ndarray) -> Array:
         return np.concatenate([sums, totals], axis=1)
     import torch
 
-    vectors = as_tensor(hidden)
     factors = as_tensor(weights)
-    places = torch.arange(len(vectors), device=vectors.device)
-    offsets = torch.from_numpy(starts).to(vectors.device)
+    places = torch.arange(len(hidden), device=hidden.device)
+    offsets = torch.from_numpy(starts).to(hidden.device)
     bag = torch.nn.functional.embedding_bag
     if len(starts) == 1:
-        summed = (factors @ vectors)[None]
+        summed = (factors @ hidden)[None]
     else:
-        summed = bag(places, vectors, offsets, mode="sum", per_sample_weights=factors)
+        summed = bag(places, hidden, offsets, mode="sum", per_sample_weights=factors)
     weighed = bag(places, factors.double()[:, None], offsets, mode="sum")
     return torch.cat([summed.double(), weighed], dim=1)
 
@@ -534,12 +515,12 @@ def pack(shares: Sequence[tuple[OpenRequest, int]]) -> Packed:
     )
     kinds = [r.request.marks.shape[1] for r, _ in shares if r.request.marks is not None]
     marks = None
-    start = 0
     if kinds:
-        marks = np.zeros((len(ids), kinds[0]), np.float32)
-        for (reading, count), place in zip(shares, places, strict=True):
-            if reading.request.marks is not None:
-                marks[start : start + count] = reading.request.marks[place]
-            start += count
+        none = np.zeros((len(ids), kinds[0]), np.float32)
+        parts = (
+            none[:count] if reading.request.marks is None else reading.request.marks[place]
+            for (reading, count), place in zip(shares, places, strict=True)
+        )
+        marks = np.concatenate(list(parts), dtype=np.float32)
     lengths = [length for reading, count in shares for length in reading.blocks(count)]
     return Packed(shares, [place.start for place in places], ids, np.cumsum([0, *lengths]), marks)

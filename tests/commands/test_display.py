@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import zipfile
+from functools import cache
 from pathlib import Path
 from queue import Queue
 
@@ -17,12 +18,11 @@ import pytest
 from helpers.children import GIVE_UP_S
 from helpers.files import write_files
 from numba import njit
-from numba.core import event
 
 import runnel
 from runnel.commands import display
 from runnel.commands.display import Meter, print_names, printable
-from runnel.jobs import loading
+from runnel.ops import numba_math
 
 # Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of
 # the library that draws.
@@ -171,19 +171,30 @@ def test_only_display_writes_to_the_terminal():
 # ---- progress on stderr, and names on stdout -----------------------------------------------------
 
 
-def test_compiling_is_told_once_per_command(capsys, monkeypatch):
+@pytest.mark.parametrize("quiet", [False, True])
+def test_compiling_is_told_once_by_a_command(capsys, monkeypatch, quiet):
     monkeypatch.setattr(logging.root, "handlers", [display.LogLines()])
-    # as in a process in which no command has run yet
-    monkeypatch.setitem(event._registered, "numba:compile", [])
-    monkeypatch.setattr(loading, "_listener", None)
-    for _ in range(2):  # two commands in one process
-        loading.note_compiling()
+    levels = {name: logging.getLogger(name).level for name in ("root", "runnel", "runnel.kernels")}
+    # as in a process in which no kernel has been compiled yet
+    note = cache(numba_math._note_compiling.__wrapped__)
+    monkeypatch.setattr(numba_math, "_note_compiling", note)
+    monkeypatch.setattr(display, "_progress_shown", True)  # so that it is restored
+    try:
+        display.show_on_stderr(None, quiet=quiet, verbose=False)
         njit(lambda x: x + 1)(1)
         njit(lambda x: x + 2)(1)
-        assert (
-            capsys.readouterr().err
-            == "runnel: compiling kernels for this processor, once; later runs start at once\n"
-        )
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+    line = "runnel: compiling kernels for this processor, once; later runs start at once\n"
+    assert capsys.readouterr().err == ("" if quiet else line)
+
+
+def test_a_program_that_uses_the_library_is_told_nothing_of_compiling(caplog, monkeypatch):
+    note = cache(numba_math._note_compiling.__wrapped__)
+    monkeypatch.setattr(numba_math, "_note_compiling", note)
+    njit(lambda x: x + 3)(1)
+    assert not caplog.records
 
 
 class Terminal(io.StringIO):

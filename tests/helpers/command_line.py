@@ -77,13 +77,15 @@ def run(
         others = [one for one in logging.root.handlers if not isinstance(one, display.LogLines)]
         monkeypatch.setattr(logging.root, "handlers", [*others, display.LogLines()])
         handler = signal.getsignal(signal.SIGINT)
-        level = logging.getLogger("runnel").level
+        loggers = [logging.getLogger(name) for name in ("runnel", "runnel.kernels")]
+        levels = [logger.level for logger in loggers]
         try:
             with pytest.raises(SystemExit) as end:
                 runnel.cli.main()
         finally:
             signal.signal(signal.SIGINT, handler)
-            logging.getLogger("runnel").setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
         out, err = capsys.readouterr()
         return Ended(code=end.value.code, out=out, err=err)
 

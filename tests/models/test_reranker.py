@@ -44,6 +44,16 @@ def test_remembered_documents_score_as_whole_pairs(
         )
 
 
+def test_pairs_of_texts_are_scored_with_the_query_of_each(reranker: Reranker) -> None:
+    pairs = [(query, text) for text in DOCUMENTS for query in (QUERY, "cat")]
+    expected = np.stack([reranker.score(query, DOCUMENTS) for query in (QUERY, "cat")], axis=1)
+    np.testing.assert_allclose(reranker.score_text_pairs(pairs), expected.ravel(), atol=2e-4)
+    assert reranker.truncated == 0
+    reranker.score_text_pairs(pairs, max_tokens=40)
+    assert reranker.truncated == 2, "one document is cut for both queries"
+    assert reranker.score_text_pairs([]).shape == (0,)
+
+
 @pytest.mark.parametrize("step_tokens", [1, 3, 20, 30])
 def test_remembered_documents_in_small_steps(
     reranker: Reranker, monkeypatch: pytest.MonkeyPatch, step_tokens: int

@@ -25,7 +25,6 @@ from runnel.commands.find import (
 )
 from runnel.errors import counted
 from runnel.generation.endpoint import LOCAL, Endpoint, LanguageModelClient, LocalModel
-from runnel.jobs.loading import note_compiling
 from runnel.jobs.progress import notify_when
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
@@ -63,7 +62,6 @@ class LlmOptions:
         """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as
         `Endpoint` and `LocalModel`.
         """
-        note_compiling()
         if self.llm is not None and self.llm.startswith(LOCAL):
             return LocalModel(self.llm.removeprefix(LOCAL))
         return Endpoint(self.llm, self.llm_model)
@@ -171,18 +169,21 @@ def _refuse_contradictions(
     place: str | None,
     no_update: bool,
 ) -> None:
-    # each refuses the options whose conditions hold
-    parameters.refuse({"PATH": place and paths}, "cannot be given with --in")
+    of_files = parameters.given_options(files) | {
+        "--remember or --no-remember": remember is not None
+    }
     parameters.refuse(
-        {"--no-update": no_update and (place or paths)}, "is for the project's own index"
+        {
+            "PATH cannot be given with --in": place and paths,
+            "--no-update is for the project's own index": no_update and (place or paths),
+            **{
+                f"{option} has no effect on an index": given and not paths
+                for option, given in of_files.items()
+            },
+        }
     )
     if paths:
         expect_query_first("ask", question, paths)
-    else:
-        parameters.refuse(
-            parameters.given_options(files) | {"--remember or --no-remember": remember is not None},
-            "has no effect on an index",
-        )
 
 
 def _find_in_files(
@@ -231,17 +232,16 @@ def _print_answer(
 
     if whole:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
-    pieces = 0
+    shown: list[str] = []
 
     def show(part: str) -> None:
-        nonlocal pieces
         display.stream_text(part)
-        pieces += 1
+        shown.append(part)
 
     try:
         result = answer(endpoint, context, max_tokens=max_tokens, on_text=show)
     finally:  # also if it breaks off: the error has a line of its own
-        display.stream_text("\n" if pieces else "")
+        display.stream_text("\n" if shown else "")
     if result.cited and not whole:
         display.stream_text("\n")
         _show_excerpts(context.excerpts, result.cited)

@@ -24,23 +24,23 @@ def check(place: search.In = None, *, as_json: parameters.Json = False) -> int:
     for item in damage:
         label = "" if item.document is None else f"damaged: {item.document}: "
         display.say(f"{label}{item.reason}")
-    if as_json:
-        display.print_json(
-            {
-                "index": place,
-                "documents": commit.documents,
-                "passages": commit.passages,
-                "damaged": [asdict(item) for item in damage],
-            }
-        )
-    elif damage:
-        display.print_text(
+    line = (
+        f"{place}: {counted(commit.documents, 'document')}, {counted(commit.passages, 'passage')},"
+        " none damaged"
+    )
+    if damage:
+        line = (
             f"{place}: {len(damage):,} damaged; restore it from a copy, or delete damaged documents"
             " (Index.delete) and index them again"
         )
-    else:
-        display.print_text(
-            f"{place}: {counted(commit.documents, 'document')},"
-            f" {counted(commit.passages, 'passage')}, none damaged"
-        )
+    display.print_facts(
+        as_json,
+        {
+            "index": place,
+            "documents": commit.documents,
+            "passages": commit.passages,
+            "damaged": [asdict(item) for item in damage],
+        },
+        line,
+    )
     return 1 if damage else 0

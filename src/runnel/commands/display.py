@@ -3,12 +3,11 @@
 show_on_stderr               what a command writes to stderr, by --quiet, --verbose, --progress
 printable, one_line          text that a terminal cannot act on
 say, note_unanswered, report_bug, LogLines, JsonLogLines    lines on stderr
-print_text, stream_text, print_json, print_names, print_table, stdout_console    results on stdout
+print_text, stream_text, print_json, print_facts, print_results, print_names, print_table,
+stdout_console               results on stdout
 file_link                    a link to a place in a file
 Meter                        progress: a bar on a terminal, else lines
 """
-
-from __future__ import annotations
 
 import json
 import logging
@@ -19,19 +18,19 @@ import threading
 import time
 import traceback
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from runnel.commands.parameters import refuse
+from runnel.commands.parameters import Form, refuse
 from runnel.errors import InputError
 from runnel.jobs.progress import Item, WorkProgress
+from runnel.records import AnsweringSentence, Hit, unanswered
 from runnel.redaction import redact
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderHook
+    from rich.console import Console
     from rich.progress import Progress
 
 # Characters in JSON that a terminal would act on or hide: controls, soft hyphens, direction marks,
@@ -50,12 +49,14 @@ def show_on_stderr(progress: bool | None, *, quiet: bool, verbose: bool) -> None
     """Choose what this command writes to stderr besides errors: progress, notes and warnings, and
     with `verbose` all logs.
     """
-    refuse({"--verbose": quiet and verbose}, "cannot be given with --quiet")
+    refuse({"--verbose cannot be given with --quiet": quiet and verbose})
     global _progress_shown
     _progress_shown = not quiet if progress is None else progress
     logging.basicConfig(handlers=[LogLines()])
     logging.root.setLevel(logging.ERROR if quiet else logging.WARNING)
     _log.setLevel(logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING)
+    # that kernels are compiled, which takes long
+    logging.getLogger("runnel.kernels").setLevel(logging.ERROR if quiet else logging.INFO)
 
 
 def printable(text: str) -> str:
@@ -100,8 +101,6 @@ def note_unanswered(answers: float | None) -> None:
     """Say so if probably nothing answers, from the probability that something does; None: it is not
     known.
     """
-    from runnel.records import unanswered
-
     if said := unanswered(answers):
         say(f"{said}; what comes nearest:")
 
@@ -156,6 +155,37 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
     sys.stdout.write(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
+def print_facts(as_json: bool, facts: object, *lines: str) -> None:
+    """Write what a command reports to stdout: as one JSON object, or as lines."""
+    if as_json:
+        print_json(facts)
+    else:
+        for line in lines:
+            print_text(line)
+
+
+def print_results(
+    form: Form,
+    whole: Callable[[], object],
+    results: Iterable[AnsweringSentence | Hit],
+    names: Iterable[str],
+    lines: Iterable[str],
+) -> None:
+    """Write results to stdout in a form for programs: what `whole` returns as one JSON object, each
+    of `results` as one, the different `names` of their files, or `lines`.
+    """
+    if form == "json":
+        print_json(whole())
+    elif form == "jsonl":
+        for result in results:
+            print_json(result.as_json(), indent=None)
+    elif form == "files":
+        print_names(dict.fromkeys(names))
+    else:
+        for line in lines:
+            print_text(one_line(line))
+
+
 def print_names(names: Iterable[str]) -> None:
     """Write names of files to stdout, a line each: unchanged for programs, `printable` on a
     terminal.
@@ -191,17 +221,22 @@ def file_link(name: str, *, line: int | None = None, page: int | None = None) ->
     )
 
 
-def stdout_console() -> Console:
+def stdout_console() -> "Console":
     """Return a console: colors on a terminal, else plain text of at least 100 columns. Text is
     `printable`, without markup.
     """
     from rich.console import Console
+    from rich.segment import Segment
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    class PrintableConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for part in super().render(renderable, options):
+                yield part if part.control else Segment(printable(part.text), part.style)
+
+    console = PrintableConsole(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = max(100, console.width)
         console.no_color = True
-    console.push_render_hook(_printable_hook())
     return console
 
 
@@ -217,31 +252,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
     for row in rows:
         table.add_row(*map(Text, row))
     stdout_console().print(table)
-
-
-@cache
-def _printable_hook() -> RenderHook:
-    """Return a hook, to which rich gives all that a console is about to print: it wraps each part,
-    so that the text of its segments becomes `printable`.
-    """
-    from rich.console import ConsoleRenderable, RenderHook
-    from rich.segment import Segment
-
-    class Printable:
-        def __init__(self, inner: ConsoleRenderable) -> None:
-            self._inner = inner
-
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-            for part in console.render(self._inner, options):
-                yield part if part.control else Segment(printable(part.text), part.style)
-
-    class Hook(RenderHook):
-        def process_renderables(
-            self, renderables: list[ConsoleRenderable]
-        ) -> list[ConsoleRenderable]:
-            return [Printable(renderable) for renderable in renderables]
-
-    return Hook()
 
 
 _FIRST_S, _EVERY_S = 5.0, 10.0  # until the first line of progress, and from one to the next
@@ -268,7 +278,7 @@ class Meter(WorkProgress):
         lines = _progress_shown and not self._on_terminal
         self._lines = threading.Thread(target=self._say_lines, daemon=True) if lines else None
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> Self:
         if self._lines is not None:
             self._lines.start()
         return self
@@ -320,7 +330,7 @@ class Meter(WorkProgress):
         rate = self._done / (time.monotonic() - self._start)
         return f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} {self._unit}/s"
 
-    def _open(self) -> Progress:
+    def _open(self) -> "Progress":
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -4,8 +4,6 @@
 puts it in words.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -27,7 +25,6 @@ from runnel.errors import (
     install_command,
 )
 from runnel.hardware import available_memory, cores
-from runnel.jobs.loading import note_compiling
 from runnel.ops.backend import choose, gpu_name, has_native_bf16, numba_problem
 from runnel.search.document_cache import cache_folder
 
@@ -62,7 +59,6 @@ def doctor(as_json: parameters.Json = False) -> int:
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
-    note_compiling()
     cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(ops.__file__).parent)
     with display.Meter("measuring pocket"):
         pocket = _pocket()
@@ -77,11 +73,9 @@ def doctor(as_json: parameters.Json = False) -> int:
         "pocket": pocket,
         "extras": extras(),
     }
-    if as_json:
-        display.print_json(report)
-    else:
-        for label, text in _lines(report):
-            display.print_text(f"{label:<14}{text}".rstrip())
+    display.print_facts(
+        as_json, report, *(f"{label:<14}{text}".rstrip() for label, text in _lines(report))
+    )
     return 1 if pocket["problem"] else 0
 
 
@@ -166,7 +160,7 @@ def _pocket() -> dict[str, Any]:
     return result
 
 
-def _measure(embedder: Embedder) -> tuple[Any, int]:
+def _measure(embedder: "Embedder") -> tuple[Any, int]:
     """Return a text's vector and the tokens per second of the fastest round; the first compiles and
     is not counted.
     """

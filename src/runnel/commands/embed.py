@@ -1,7 +1,5 @@
 """`runnel embed`: a vector for each row of a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +8,7 @@ import typer
 from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 from runnel.jobs.rows import RowFile, Shard
 
 if TYPE_CHECKING:
@@ -89,8 +87,7 @@ def embed(
         "sha256": source.sha256(),
     }
 
-    def load() -> Embedder:
-        note_compiling()
+    def load() -> "Embedder":
         from runnel.models.embedder import Embedder
 
         embedder = Embedder.load(
@@ -113,13 +110,12 @@ def embed(
         computes_ranges=computes_ranges,
     )
     # 3. what was written
-    if as_json:
-        display.print_json({"out": str(out), **result})
-    else:
-        form = "" if precision == "float32" else f", {precision}"
-        display.print_text(
-            f"{out}: {counted(result['count'], 'vector')} of {result['dimension']} numbers{form}"
-        )
+    form = "" if precision == "float32" else f", {precision}"
+    display.print_facts(
+        as_json,
+        {"out": str(out), **result},
+        f"{out}: {counted(result['count'], 'vector')} of {result['dimension']} numbers{form}",
+    )
     return 0
 
 

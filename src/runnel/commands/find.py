@@ -20,9 +20,7 @@ import math
 import os
 import re
 import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain
@@ -36,11 +34,12 @@ from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 from runnel.records import AnsweringSentence, Place, percent
 from runnel.search.document_cache import DocumentCache, cache_folder
 from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
 from runnel.search.finding import find as find_sentences
+from runnel.search.timing import timed
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
@@ -162,8 +161,9 @@ class FileOptions(ParsingOptions):
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
-        limits = Limits(seconds=self.parse_seconds)
-        return DocumentReader(limits, encoding=self.encoding, ocr=self.reader_of_scans())
+        return DocumentReader(
+            Limits(seconds=self.parse_seconds), encoding=self.encoding, ocr=self.reader_of_scans()
+        )
 
 
 def find(
@@ -221,17 +221,19 @@ def find(
     form = output.form()
     if explain:
         parameters.refuse(
-            {"--plain": output.plain, "--files-with-matches": output.files},
-            "cannot be given with --explain",
+            {
+                "--plain cannot be given with --explain": output.plain,
+                "--files-with-matches cannot be given with --explain": output.files,
+            }
         )
         form = "layout" if form == "plain" else form
     if html is not None:
         expect_replaceable(html)  # checked before the files are read, which may take long
     lowest = None if min_score is None else parse_min_score(min_score)
-    seconds: dict[str, float] = {}  # stage -> its time, see `_timed`
+    seconds: dict[str, float] = {}  # stage -> its time, see `timed`
     skipped: list[Skipped] = []
     # returns the model: loaded at the first call, timed, and kept for the next calls
-    load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
+    load = cache(timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
     with reading.reader() as reader, display.Meter("reading") as meter:
         # 1. Read the files: each only when `find_sentences` asks for its document. A document that
@@ -246,12 +248,12 @@ def find(
             through=meter.files,  # shows which file is read
         )
         # the same documents, with the time of each `next` counted
-        documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
+        documents = iter(timed(seconds, "read")(partial(next, documents, None)), None)
         # 2. Find the sentences. Without a document the model is not loaded.
         first = next(documents, None)
         findings = Findings(unit or "sentence")
         if first is not None:
-            with _timed(seconds, "score"):
+            with timed(seconds, "score"):
                 findings = find_sentences(
                     load(),
                     query,
@@ -270,7 +272,7 @@ def find(
             from runnel.server.view import report_of  # imports torch
 
             write(html, report_of(query, findings, reader))
-    with _timed(seconds, "print"):
+    with timed(seconds, "print"):
         _print(form, findings, {"query": query, "model": model}, skipped)
     log.info("%s", ", ".join(f"{name} {1000 * spent:.0f} ms" for name, spent in seconds.items()))
     return 2 if any(file.error for file in skipped) else 0 if findings.sentences else 1
@@ -285,24 +287,10 @@ def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
         )
 
 
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Add the time of a stage to `seconds`: of a block, or of each call of a function that this
-    decorates.
-
-    The times of stages inside it, which grow the sum of `seconds` meanwhile, are taken off: scoring
-    reads the next file, but that time counts as reading.
-    """
-    start = time.perf_counter() - sum(seconds.values())
-    yield
-    seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - sum(seconds.values()) - start
-
-
 def _load(
     model: str, dtype: str, remember: bool | None, min_score: str | None
 ) -> SentenceRetriever:
     """Load the model, and check that it can do what the options ask for."""
-    note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
     retriever = SentenceRetriever.load(model, dtype=DTYPES[dtype])
@@ -346,34 +334,31 @@ def _print(
     form: parameters.Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]
 ) -> None:
     """Print the sentences in a form of output; `asked`: the query and the model, for JSON."""
-    if form != "json" and findings.sentences:
+    sentences = findings.sentences
+    if form != "json" and sentences:
         display.note_unanswered(findings.answers)
-    if form == "json":
-        display.print_json(
-            {**asked, **findings.as_json(), "skipped": [asdict(file) for file in skipped]}
-        )
-    elif form == "jsonl":
-        for sentence in findings.sentences:
-            display.print_json(sentence.as_json(), indent=None)
-    elif form == "files":
-        display.print_names(
-            dict.fromkeys(
-                place.file
-                for sentence in findings.sentences
-                for place in (sentence, *sentence.also)
-            )
-        )
-        if omitted := sum(sentence.also_omitted for sentence in findings.sentences):
-            display.say(f"note: the files of {counted(omitted, 'more place')} are not listed")
-    elif form == "plain":
-        for sentence in findings.sentences:
-            others = len(sentence.also) + sentence.also_omitted
-            more = f"  (and {counted(others, 'more place')})" if others else ""
-            display.print_text(
-                display.one_line(f"{sentence.file}:{sentence.where}:{sentence.words}{more}")
-            )
-    else:
+    if form == "layout":
         show(display.stdout_console(), findings)
+    else:
+        others = [len(sentence.also) + sentence.also_omitted for sentence in sentences]
+        display.print_results(
+            form,
+            lambda: {
+                **asked,
+                **findings.as_json(),
+                "skipped": [asdict(file) for file in skipped],
+            },
+            sentences,
+            (place.file for sentence in sentences for place in (sentence, *sentence.also)),
+            (
+                f"{sentence.file}:{sentence.where}:{sentence.words}"
+                + (f"  (and {counted(number, 'more place')})" if number else "")
+                for sentence, number in zip(sentences, others, strict=True)
+            ),
+        )
+    omitted = sum(sentence.also_omitted for sentence in sentences)
+    if form == "files" and omitted:
+        display.say(f"note: the files of {counted(omitted, 'more place')} are not listed")
 
 
 def show(console: Console, findings: Findings) -> None:

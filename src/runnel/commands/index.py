@@ -9,7 +9,6 @@ import typer
 
 from runnel.commands import display, find, indexes, parameters
 from runnel.errors import InputError, StoreBusy, describe
-from runnel.jobs.loading import note_compiling
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import check_paths
 from runnel.text.documents.document import Limits
@@ -48,9 +47,13 @@ def index(
     date. Files that .gitignore and .ignore files ignore are not read. Of a long file that has
     grown, only the new text is read.
     """
-    parameters.refuse({"--keep-missing": keep_missing and not options.to}, "needs --to")
-    parameters.refuse({"PATH": options.to and not paths}, "to read is needed with --to")
-    parameters.refuse({"--json": as_json and watch}, "cannot be given with --watch")
+    parameters.refuse(
+        {
+            "--keep-missing needs --to": keep_missing and not options.to,
+            "PATH to read is needed with --to": options.to and not paths,
+            "--json cannot be given with --watch": as_json and watch,
+        }
+    )
     from runnel.search.indexed_files import IndexedFiles
     from runnel.search.project import Project
 
@@ -77,7 +80,6 @@ def index(
         place = str(project.place)
         shown = str(project.place.parent)
     # 2. The index, which is created if it does not exist.
-    note_compiling()
     with options.open(place, fields, parsing.language, remember=remember) as opened:
         # 3. One update, or an update after every change.
         if watch:

@@ -86,16 +86,15 @@ class IndexOptions:
             language=language,
         )
         settings = index.store.settings
-        differences = []
-        if fields and fields != settings.fields:
-            differences.append(f"the fields {dict(settings.fields)}")
-        if remember and not settings.remember:
-            differences.append("been made without --remember")
-        if language not in ("auto", settings.language):
-            differences.append(f"the language {settings.language}")
-        if self.passage_tokens not in (None, settings.passage_tokens):
-            differences.append(f"passages of {settings.passage_tokens} tokens")
-        if differences:
+        stored = {
+            f"the fields {dict(settings.fields)}": fields and fields != settings.fields,
+            "been made without --remember": remember and not settings.remember,
+            f"the language {settings.language}": language not in ("auto", settings.language),
+            f"passages of {settings.passage_tokens} tokens": (
+                self.passage_tokens not in (None, settings.passage_tokens)
+            ),
+        }  # what the index has, and whether the options ask for another
+        if differences := [what for what, differs in stored.items() if differs]:
             raise InputError(
                 f"the index at {place} has {' and '.join(differences)}, which cannot be changed;"
                 " make a new one"
@@ -106,23 +105,19 @@ class IndexOptions:
 def print_changes(index: Index, changes: Changes, place: str, as_json: bool) -> int:
     """Print the number of changes of each kind; return the exit code: 1 if a document failed."""
     documents = len(index)
-    if as_json:
-        counts = {name: len(getattr(changes, name)) for name in COUNTED}
-        display.print_json(
-            {"index": place, "documents": documents}
-            | counts
-            | {
-                # name -> error, beside "failed", their number
-                "left_out": changes.failed,
-                "tokens": changes.tokens,
-                "tokens_read": changes.tokens_read,
-            }
-        )
-    else:
-        display.print_text(
-            f"{place}: {summary(changes) or 'no documents found'};"
-            f" {counted(documents, 'document')}, {counted(changes.tokens_read, 'token')} read"
-        )
+    display.print_facts(
+        as_json,
+        {
+            "index": place,
+            "documents": documents,
+            **{name: len(getattr(changes, name)) for name in COUNTED},
+            "left_out": changes.failed,  # name -> error, beside "failed", their number
+            "tokens": changes.tokens,
+            "tokens_read": changes.tokens_read,
+        },
+        f"{place}: {summary(changes) or 'no documents found'};"
+        f" {counted(documents, 'document')}, {counted(changes.tokens_read, 'token')} read",
+    )
     return 1 if changes.failed else 0
 
 

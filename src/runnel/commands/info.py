@@ -41,7 +41,7 @@ def info(
     if cache:
         parameters.refuse_others(context, "--cache", _cache)
         return _cache(empty, as_json)
-    parameters.refuse({"--empty": empty}, "needs --cache")
+    parameters.refuse({"--empty needs --cache": empty})
     from runnel.models.describe import describe_model
 
     try:
@@ -74,20 +74,19 @@ def _cache(empty: bool, as_json: bool) -> int:
     size = sum(size for _, size, _ in files)
     if empty:
         trim(folder, -1)
-    if as_json:
-        display.print_json(
-            {
-                "folder": str(folder),
-                "documents": count,
-                "bytes": size,
-                "limit_bytes": LIMIT_BYTES,
-                "emptied": empty,
-            }
-        )
-    else:
-        sizes = f"{_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"
-        display.print_text(_line("folder", str(folder)))
-        display.print_text(_line("documents", f"{count:,}, {sizes}"))
+    sizes = f"{_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"
+    display.print_facts(
+        as_json,
+        {
+            "folder": str(folder),
+            "documents": count,
+            "bytes": size,
+            "limit_bytes": LIMIT_BYTES,
+            "emptied": empty,
+        },
+        _line("folder", str(folder)),
+        _line("documents", f"{count:,}, {sizes}"),
+    )
     return 0
 
 

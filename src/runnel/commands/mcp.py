@@ -11,7 +11,6 @@ import typer
 from runnel.agents.clients import configure
 from runnel.commands import display, indexes, parameters
 from runnel.errors import InputError, needing
-from runnel.jobs.loading import note_compiling
 
 Program = Literal["claude-code", "cursor", "vscode", "codex", "gemini"]
 
@@ -69,22 +68,22 @@ def mcp(
             files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8").rstrip("\n")
         )
         return 0
-    if not http:
-        parameters.refuse({"--port": port is not None, "--json": as_json}, "needs --http")
     parameters.refuse(
-        {"--http": http and (install or uninstall)}, "has no effect on a configuration"
+        {
+            "--port needs --http": port is not None and not http,
+            "--json needs --http": as_json and not http,
+            "--http has no effect on a configuration": http and (install or uninstall),
+            "--no-update has no effect with --in, which is never updated": no_update and index,
+            "--uninstall cannot be given with --install": install and uninstall,
+        }
     )
     with needing("runnel mcp needs the MCP SDK", "agents"):
         from runnel.agents.documents import AgentSettings
         from runnel.agents.server import create_server, serve_http, serve_stdio
         from runnel.agents.tools import Tools
-    parameters.refuse(
-        {"--no-update": no_update and index}, "has no effect with --in, which is never updated"
-    )
     folders = tuple(roots or [Path()])
     program = install or uninstall
     if program is not None:
-        parameters.refuse({"--uninstall": install and uninstall}, "cannot be given with --install")
         place = index and (index if "://" in index else os.path.abspath(index))
         options = {"--model": model, "--max-characters": str(max_characters), "--in": place}
         command = [
@@ -100,7 +99,6 @@ def mcp(
             f"the working directory is {Path.cwd()}, which holds every file; give --root DIR"
         )
     project = indexes.find_project(folders[0]) if index is None else None
-    note_compiling()
     if project is not None:
         index = str(project.place)
     server = create_server(

@@ -166,7 +166,7 @@ class FormOptions:
         }
         forms = [form for form, wanted in options.items() if wanted]
         names = ["--files-with-matches" if form == "files" else f"--{form}" for form in forms]
-        refuse({" and ".join(names): len(forms) > 1}, "are forms of output; give one of them")
+        refuse({f"{' and '.join(names)} are forms of output; give one of them": len(forms) > 1})
         terminal = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
         return forms[0] if forms else "layout" if terminal else "plain"
 
@@ -186,13 +186,11 @@ def given_options(group: Any) -> dict[str, object]:
     }
 
 
-def refuse(values: Mapping[str, object], why: str) -> None:
-    """Raise a usage error for the first of `values`, by option, that is not empty: it would have no
-    effect.
-    """
-    for name, value in values.items():
-        if value:
-            raise typer.BadParameter(f"{name} {why}")
+def refuse(cases: Mapping[str, object]) -> None:
+    """Raise a usage error with the first message, which names an option, whose case holds."""
+    for message, holds in cases.items():
+        if holds:
+            raise typer.BadParameter(message)
 
 
 def refuse_others(context: typer.Context, option: str, form: Callable[..., int]) -> None:
@@ -209,4 +207,4 @@ def refuse_others(context: typer.Context, option: str, form: Callable[..., int])
         source = context.get_parameter_source(str(parameter.name))
         was_given = source is not None and source.name == "COMMANDLINE"
         if parameter.name not in has_effect and shown != option:
-            refuse({str(shown): was_given}, f"has no effect with {option}")
+            refuse({f"{shown} has no effect with {option}": was_given})

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from runnel.commands import display, find, indexes, parameters
-from runnel.jobs.loading import note_compiling
 from runnel.search.files import check_paths
 from runnel.text.documents.document import Limits
 from runnel.text.folders import EVERYTHING
@@ -45,17 +44,15 @@ def ray(
     As `runnel index`, but the workers of a Ray cluster read the files. All machines need to see the
     files under the same names. Of a long file that has grown, all is read.
     """
-    parameters.refuse({"--to": not options.to}, "is needed: the folder or URI of the index")
+    parameters.refuse({"--to is needed: the folder or URI of the index": not options.to})
     from runnel.integrations.ray import index_files
 
     # 1. The options, which are checked before an index is created.
     place = str(options.to)
     fields = options.field_types()
-    limits = Limits(seconds=parsing.parse_seconds)
     ocr = parsing.reader_of_scans()
     check_paths(paths)
     # 2. The index, which is created if it does not exist.
-    note_compiling()
     with options.open(place, fields, parsing.language, remember=remember) as index:
         # 3. The update, by the workers.
         with display.Meter("indexing") as meter:
@@ -64,7 +61,7 @@ def ray(
                 paths,
                 selection=parsing.selection() or EVERYTHING,
                 prune=not keep_missing,
-                limits=limits,
+                limits=Limits(seconds=parsing.parse_seconds),
                 ocr=ocr,
                 workers=workers,
                 cpus=cpus,

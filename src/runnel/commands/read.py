@@ -52,7 +52,7 @@ def read(
         ("character", characters),
     )
     given = {by: value for by, value in options if value is not None}
-    parameters.refuse({"--lines, --pages and --characters": len(given) > 1}, "exclude each other")
+    parameters.refuse({"--lines, --pages and --characters exclude each other": len(given) > 1})
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
     with DocumentReader(

@@ -4,8 +4,6 @@ One query has a form of its own (`_rank_one`), which prints; many queries have c
 run, and their rankings are written as a run (`jobs/ranking.py`).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +13,7 @@ import typer
 from runnel.commands import display, find, parameters
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 from runnel.jobs.ranking import note_cut, rank_into, read_candidates
 from runnel.jobs.rows import Shard, read_texts
 from runnel.records import Hit
@@ -115,7 +113,7 @@ def rerank(
     if query is not None:
         missing = "DOCUMENTS"
     parameters.refuse(
-        {missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}"
+        {f"{missing} missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}": missing}
     )
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
@@ -147,10 +145,9 @@ def rerank(
         max_tokens=max_tokens,
     )
     # 4. what was written
-    if as_json:
-        display.print_json({"out": str(out), **result})
-    else:
-        display.print_text(f"{out}: {counted(result['count'], 'query')}")
+    display.print_facts(
+        as_json, {"out": str(out), **result}, f"{out}: {counted(result['count'], 'query')}"
+    )
     return 0
 
 
@@ -195,8 +192,7 @@ def _rank_one(
     return 0
 
 
-def _load(model: str, dtype: str, template: str | None) -> Reranker:
-    note_compiling()
+def _load(model: str, dtype: str, template: str | None) -> "Reranker":
     from runnel.models.reranker import Reranker
 
     return Reranker.load(model, dtype=DTYPES[dtype], template=template)

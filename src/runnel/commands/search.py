@@ -5,11 +5,8 @@ searches it (`Index.search`), and prints the hits in the wanted form: `_show` fo
 `_lines` for programs.
 """
 
-from __future__ import annotations
-
 import logging
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +16,9 @@ import typer
 
 from runnel.commands import display, find, indexes, parameters
 from runnel.errors import counted
-from runnel.jobs.loading import note_compiling
 from runnel.records import Explanation, Hit, highest, normalize, percent
 from runnel.search.filters import parse_conditions
+from runnel.search.timing import timed
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
@@ -107,13 +104,14 @@ def search(
     found, 1 none, 2 an error.
     """
     parameters.refuse(
-        {"--no-update": no_update and place, "--ocr": ocr and place},
-        "has no effect with --in, which is never updated",
-    )
-    parameters.refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
-    parameters.refuse(
-        {"--explain": explain and (output.plain or output.files)},
-        "has no effect on --plain and --files-with-matches",
+        {
+            "--no-update has no effect with --in, which is never updated": no_update and place,
+            "--ocr has no effect with --in, which is never updated": ocr and place,
+            "--ocr has no effect with --no-update": ocr and no_update,
+            "--explain has no effect on --plain and --files-with-matches": (
+                explain and (output.plain or output.files)
+            ),
+        }
     )
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output.form()
@@ -139,32 +137,26 @@ def search(
     answers = highest(hit.answers for hit in hits)
     if form != "json":
         display.note_unanswered(answers)
-    if form == "json":
-        display.print_json(
-            {
+    if form == "layout" or (form == "plain" and explain):
+        _show(display.stdout_console(), hits, explain=explain)
+    else:
+        display.print_results(
+            form,
+            lambda: {
                 "query": query,
                 "index": index.store.uri,
                 "answers": answers,
                 "documents": [hit.as_json() for hit in hits],
                 "seconds": timings,
-            }
-        )
-    elif form == "jsonl":
-        for hit in hits:
-            display.print_json(hit.as_json(), indent=None)
-    elif form == "files":
-        display.print_names(
-            dict.fromkeys(
+            },
+            hits,
+            (
                 name
                 for hit in hits
                 for name in (_file(hit), *(_shown(place.file) for place in hit.also))
-            )
+            ),
+            (line for hit in hits for line in _lines(hit)),
         )
-    elif form == "plain" and not explain:
-        for line in (line for hit in hits for line in _lines(hit)):
-            display.print_text(display.one_line(line))
-    else:
-        _show(display.stdout_console(), hits, explain=explain)
     return 0 if hits else 1
 
 
@@ -175,12 +167,15 @@ def _ranking(
     (vectors) against 1 for words: infinity is meaning alone. By words alone or meaning alone, the
     documents are reranked only if --rerank says so.
     """
-    parameters.refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
-    if words_only or meaning_only:
-        parameters.refuse(
-            {"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only"
-        )
-        parameters.refuse({"--weight": weight is not None}, "has no effect on one list alone")
+    alone = words_only or meaning_only
+    parameters.refuse(
+        {
+            "--rerank cannot be given with --no-rerank": no_rerank and rerank,
+            "--meaning-only cannot be given with --words-only": words_only and meaning_only,
+            "--weight has no effect on one list alone": alone and weight is not None,
+        }
+    )
+    if alone:
         return {"dense_weight": 0 if words_only else math.inf, "rerank": rerank or 0}
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 
@@ -192,7 +187,7 @@ def open_index(
     *,
     update: bool,
     ocr: Ocr | None = None,
-) -> Index:
+) -> "Index":
     """Open the index at a place; without one, the project's own, which is made if there is none,
     brought up to date.
     """
@@ -201,14 +196,12 @@ def open_index(
     project = None
     if place is None:
         project = indexes.expect_or_make_project() if update else indexes.expect_project()
-    note_compiling()
-    start = time.perf_counter()
     opens = Index.open if project is None else Index.open_or_create
-    index = opens(str(place if project is None else project.place), model)
-    timings["open"] = time.perf_counter() - start
+    with timed(timings, "open"):
+        index = opens(str(place if project is None else project.place), model)
     if project is not None and update:
-        indexes.refresh_project(project, index, ocr)
-        timings["update"] = time.perf_counter() - start - timings["open"]
+        with timed(timings, "update"):
+            indexes.refresh_project(project, index, ocr)
     return index
 
 
@@ -237,7 +230,7 @@ def _lines(hit: Hit) -> list[str]:
     return [f"{_file(hit)}:{hit.place.where}:{title}"]
 
 
-def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
+def _show(console: "Console", hits: Sequence[Hit], *, explain: bool) -> None:
     from rich.padding import Padding
     from rich.style import Style
     from rich.text import Text
@@ -262,13 +255,10 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
             )
         for sentence in hit.sentences:
             place = f"line {sentence.where}" if sentence.where.isdecimal() else sentence.where
-            facts = [place]
+            chance = "" if sentence.answers is None else percent(sentence.answers)
             # a place in characters names the headings itself
-            if sentence.headings and not place.startswith("characters"):
-                facts.append(" › ".join(sentence.headings))
-            if sentence.answers is not None:
-                facts.insert(0, percent(sentence.answers))
-            shown = display.one_line(", ".join(facts))
+            headings = "" if place.startswith("characters") else " › ".join(sentence.headings)
+            shown = display.one_line(", ".join(filter(None, (chance, place, headings))))
             body = Text(sentence.words)
             body.append(
                 f"  ({shown})",

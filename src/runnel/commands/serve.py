@@ -11,7 +11,7 @@ import typer
 
 from runnel.commands import display, parameters
 from runnel.errors import InputError, needing
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
 
@@ -67,7 +67,6 @@ def serve(
     if log_json:
         logging.basicConfig(level=logging.WARNING, handlers=[display.JsonLogLines()], force=True)
         logging.getLogger("runnel").setLevel(logging.INFO)
-    note_compiling()
     if index is None:
         settings = replace(settings, index=_project_index(model))
     with bind(settings) as socket:

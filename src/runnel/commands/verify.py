@@ -1,7 +1,5 @@
 """`runnel verify`: whether files have a quote word for word, and where."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -74,7 +72,7 @@ def verify(
     return _WORD_FOR_WORD if verified.word_for_word else _NOT
 
 
-def _show(verified: Verified, unread: int) -> None:
+def _show(verified: "Verified", unread: int) -> None:
     assert verified.match is not None
     share = f"{100 * verified.similarity:.0f} % of its words"
     places = "one place" if len(verified.places) == 1 else f"{len(verified.places):,} places"

@@ -26,12 +26,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from runnel import Embedder, Index, Reranker, SentenceRetriever
 from runnel.checks import expect_count
 from runnel.errors import InputError
-from runnel.models.embedder import Embedder
 from runnel.models.head import WITHOUT_TOKENS
-from runnel.models.reranker import Reranker
-from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import (
     Document,
     Hit,
@@ -42,7 +40,6 @@ from runnel.records import (
     wording,
 )
 from runnel.search.filters import IDS, Condition, Filter
-from runnel.search.index import Index
 from runnel.search.pipeline import document_scores
 from runnel.search.records import DocumentRow
 
@@ -58,6 +55,7 @@ Matches = Callable[[DocumentRow], bool]  # a library's own filter, which reads e
 RowScores = list[tuple[DocumentRow, float]]
 P = ParamSpec("P")
 T = TypeVar("T")
+Item = TypeVar("Item")  # a document or node of a library
 Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
 
 
@@ -127,38 +125,44 @@ def filled_places(embedder: Embedder, texts: Sequence[str]) -> list[int]:
 
 
 def ranked(
-    reranker: Reranker, query: str, texts: Sequence[str], top_k: int | None, max_tokens: int | None
-) -> list[tuple[int, float]]:
-    """Return the position and the score of the best texts, best first, without texts that have no
-    token.
+    reranker: Reranker,
+    query: str,
+    items: Sequence[Item],
+    text_of: Callable[[Item], str],
+    top_k: int | None,
+    max_tokens: int | None,
+) -> list[tuple[Item, float]]:
+    """Return the best items with their scores, best first, without items whose text has no token.
+    `text_of`: what is read of an item.
     """
-    hits = reranker.rank(query, texts, top_k, max_tokens=max_tokens)
-    return [(int(hit.id), hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
+    hits = reranker.rank(query, list(map(text_of, items)), top_k, max_tokens=max_tokens)
+    return [(items[int(hit.id)], hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
 
 
 def best_sentences(
     retriever: SentenceRetriever,
     query: str,
-    texts: Iterable[str],
+    items: Sequence[Item],
+    text_of: Callable[[Item], str],
     top_k: int,
     min_score: float | None = None,
-) -> list[tuple[int, Sentence]]:
-    """Return the best sentences of all texts together, each with the position of its text, best
-    first, ties in reading order.
+) -> list[tuple[Item, Sentence]]:
+    """Return the best sentences of the texts of all items together, each with its item, best first,
+    ties in reading order. `text_of`: the text of an item.
 
     Sentences with the same wording (`records.wording`) are returned once, at their best place, and
     without whitespace at their ends.
     """
     expect_count(top_k, "top_k")
     best: dict[str, tuple[int, Sentence]] = {}
-    for position, scored in enumerate(retriever.rank(query, texts)):
+    for position, scored in enumerate(retriever.rank(query, map(text_of, items))):
         for sentence, *_ in group_repeats(scored.ranked(), top_k):
             key = wording(sentence.text)
             if key and (key not in best or sentence.score > best[key][1].score):
                 best[key] = position, sentence
     ranking = sorted(best.values(), key=lambda pair: (-pair[1].score, pair[0], pair[1].start))
     return [
-        (position, trimmed(sentence))
+        (items[position], trimmed(sentence))
         for position, sentence in ranking[:top_k]
         if min_score is None or sentence.score >= min_score
     ]
@@ -191,16 +195,14 @@ def search_results(
             assert hit.place is not None
             yield hit, hit.place, document
         for sentence in map(trimmed, hit.sentences):
-            metadata = document | {
+            place = {
                 "start": sentence.start,
                 "end": sentence.end,
                 "sentence_score": sentence.score,
             }
-            if sentence.page is not None:
-                metadata["page"] = sentence.page
-            if sentence.headings:
-                metadata["headings"] = list(sentence.headings)
-            yield hit, sentence, metadata
+            optional = {"page": sentence.page, "headings": list(sentence.headings)}
+            known = {name: value for name, value in optional.items() if value}
+            yield hit, sentence, document | place | known
 
 
 def fields_of(row: DocumentRow, library: str) -> dict[str, Any]:

@@ -6,11 +6,13 @@ with the names of models. A `model` is a loaded one or what its class's `load` t
 cuts longer texts, with a warning (None: nothing is cut).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Self
 
-from runnel import records
+from runnel import Embedder, Index, Reranker, SentenceRetriever, records
 from runnel.checks import expect_count, expect_text, refuse_when
 from runnel.errors import InputError, needing
 from runnel.integrations.calls import (
@@ -28,10 +30,6 @@ from runnel.integrations.calls import (
     search_results,
     shown,
 )
-from runnel.models.embedder import Embedder
-from runnel.models.reranker import Reranker
-from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 
 with needing("this needs haystack-ai", "haystack"):
@@ -48,15 +46,10 @@ class _WithModel(Generic[Loadable]):
 
     def _set(self, kind: type[Loadable], model: Loadable | str | Path) -> None:
         self.model = name_of(kind, model)
-        self._kind: type[Loadable] = kind
-        self._model: Loadable | str | Path = model
-
-    def _get(self) -> Loadable:
-        model = self._model = loaded(self._kind, self._model)
-        return model
+        self._load: Callable[[], Loadable] = cache(partial(loaded, kind, model))
 
     def warm_up(self) -> None:
-        self._get()
+        self._load()
 
 
 @component
@@ -74,7 +67,7 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
         expect_text(text, "the text to embed")
-        return {"embedding": self._get().encode_query(text, max_tokens=self.max_tokens).tolist()}
+        return {"embedding": self._load().encode_query(text, max_tokens=self.max_tokens).tolist()}
 
     run_async = in_a_thread(run)
 
@@ -105,11 +98,11 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
         """Return copies of documents with their vectors."""
         texts = []
-        for document, text in zip(documents, _texts(documents), strict=True):
+        for document in documents:
             values = [document.meta.get(name) for name in self.meta_fields_to_embed]
-            parts = [*(str(value) for value in values if value is not None), text]
+            parts = [*(str(value) for value in values if value is not None), _text(document)]
             texts.append(self.embedding_separator.join(parts))
-        vectors = document_vectors(self._get(), texts, self.max_tokens)
+        vectors = document_vectors(self._load(), texts, self.max_tokens)
         return {
             "documents": [
                 replace(document, embedding=vector)
@@ -227,10 +220,9 @@ class RunnelDocumentStore:
 
 def _stored(document: Document) -> records.Document:
     """Return a document as the index stores it."""
-    fields = document.to_dict(flatten=False)
     rest = {
         name: value
-        for name, value in fields.items()
+        for name, value in document.to_dict(flatten=False).items()
         if name not in ("id", "content", "meta") and value is not None
     }
     if document.content is None:
@@ -347,8 +339,7 @@ class RunnelRanker(_WithModel[Reranker]):
         self._set(Reranker, model)
         self.top_k = top_k
         self.max_tokens = max_tokens
-        if top_k is not None:
-            expect_count(top_k, "top_k")
+        expect_count(1 if top_k is None else top_k, "top_k")
 
     @component.output_types(documents=list[Document])
     def run(
@@ -358,10 +349,8 @@ class RunnelRanker(_WithModel[Reranker]):
         replaces the component's.
         """
         count = top_k if top_k is not None else self.top_k
-        best = ranked(self._get(), query, _texts(documents), count, self.max_tokens)
-        return {
-            "documents": [replace(documents[position], score=score) for position, score in best]
-        }
+        best = ranked(self._load(), query, documents, _text, count, self.max_tokens)
+        return {"documents": [replace(document, score=score) for document, score in best]}
 
     run_async = in_a_thread(run)
 
@@ -397,10 +386,9 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
         """Return sentences of the documents; `top_k` replaces the component's."""
         count = top_k if top_k is not None else self.top_k
         results = []
-        for position, sentence in best_sentences(
-            self._get(), query, _texts(documents), count, self.min_score
+        for document, sentence in best_sentences(
+            self._load(), query, documents, _text, count, self.min_score
         ):
-            document = documents[position]
             place = {"source_id": document.id, "start": sentence.start, "end": sentence.end}
             meta = {**document.meta, **place}
             results.append(Document(content=sentence.text, meta=meta, score=sentence.score))
@@ -409,7 +397,7 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
     run_async = in_a_thread(run)
 
 
-def _texts(documents: list[Document]) -> list[str]:
-    for document in documents:
-        expect_text(document.content, f"the content of document {document.id!r}")
-    return [document.content or "" for document in documents]
+def _text(document: Document) -> str:
+    """Return the content of a document, which must be a text."""
+    expect_text(document.content, f"the content of document {document.id!r}")
+    return document.content or ""

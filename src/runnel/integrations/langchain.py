@@ -6,39 +6,32 @@ a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, w
 nothing is cut). d is the width of the model's vectors.
 """
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
 
-from runnel import records
+from runnel import Embedder, Index, Reranker, SentenceRetriever, records
 from runnel.errors import InputError, needing
 from runnel.integrations.calls import (
     IndexTexts,
     best_sentences,
     document_vectors,
+    in_a_thread,
     loaded,
     ranked,
     search_results,
     shown,
 )
-from runnel.models.embedder import Embedder
-from runnel.models.reranker import Reranker
-from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.filters import Filter, conditions, matches
-from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 
 with needing("this needs langchain-core", "langchain"):
-    from langchain_core.callbacks import (
-        AsyncCallbackManagerForRetrieverRun,
-        CallbackManagerForRetrieverRun,
-        Callbacks,
-    )
+    from langchain_core.callbacks import Callbacks
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
@@ -236,6 +229,9 @@ def _document(row: DocumentRow) -> Document:
     return Document(id=row.id, page_content=row.text, metadata=shown(row.metadata))
 
 
+_text = attrgetter("page_content")  # of a document
+
+
 class RunnelRetriever(BaseRetriever):
     """A search of an index: whole documents, or the sentences of documents that answer.
 
@@ -263,7 +259,7 @@ class RunnelRetriever(BaseRetriever):
         self,
         query: str,
         *,
-        run_manager: CallbackManagerForRetrieverRun,
+        run_manager: object,
         k: int | None = None,
         sentences: int | None = None,
         where: Filter | None = None,
@@ -287,12 +283,7 @@ class RunnelRetriever(BaseRetriever):
             for hit, place, metadata in results
         ]
 
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **replaced: Any
-    ) -> list[Document]:
-        return await asyncio.to_thread(
-            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **replaced
-        )
+    _aget_relevant_documents = in_a_thread(_get_relevant_documents)
 
 
 class RunnelReranker(BaseDocumentCompressor):
@@ -315,12 +306,13 @@ class RunnelReranker(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return copies of the best documents, without documents that have no token."""
-        texts = [document.page_content for document in documents]
-        results = []
-        for position, score in ranked(self.model, query, texts, self.top_n, self.max_tokens):
-            metadata = {**documents[position].metadata, "relevance_score": score}
-            results.append(documents[position].model_copy(update={"metadata": metadata}))
-        return results
+        best = ranked(self.model, query, documents, _text, self.top_n, self.max_tokens)
+        return [
+            document.model_copy(
+                update={"metadata": {**document.metadata, "relevance_score": score}}
+            )
+            for document, score in best
+        ]
 
 
 class RunnelSentences(BaseDocumentCompressor):
@@ -347,12 +339,10 @@ class RunnelSentences(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        texts = [document.page_content for document in documents]
         results = []
-        for position, sentence in best_sentences(
-            self.model, query, texts, self.top_n, self.min_score
+        for document, sentence in best_sentences(
+            self.model, query, documents, _text, self.top_n, self.min_score
         ):
-            document = documents[position]
             source = {} if document.id is None else {"source": document.id}
             place = {"start": sentence.start, "end": sentence.end, "score": sentence.score}
             results.append(

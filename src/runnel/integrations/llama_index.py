@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from runnel import records
+from runnel import Embedder, Index, Reranker, SentenceRetriever, records
 from runnel.checks import expect_choice, expect_count, expect_text, refuse_when
 from runnel.errors import needing
 from runnel.integrations.calls import (
@@ -31,12 +31,8 @@ from runnel.integrations.calls import (
     search_results,
     shown,
 )
-from runnel.models.embedder import Embedder
-from runnel.models.reranker import Reranker
-from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import trim
 from runnel.search.filters import Filter
-from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 from runnel.text.sentences import passage_bounds, read_sentences
 
@@ -417,10 +413,10 @@ class RunnelRetriever(BaseRetriever):
                 end_char_idx=place.end,
                 excluded_llm_metadata_keys=added,
                 excluded_embed_metadata_keys=added,
+                relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=hit.id)},
             )
             if place is hit.place:
                 node.id_ = hit.id
-            node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=hit.id)
             nodes.append(NodeWithScore(node=node, score=hit.score))
         return nodes
 
@@ -442,9 +438,9 @@ class RunnelRerank(_WithModel, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        texts = [scored.node.get_content(metadata_mode=MetadataMode.EMBED) for scored in nodes]
-        best = ranked(self._loaded, _query(query_bundle), texts, self.top_n, self.max_tokens)
-        return [NodeWithScore(node=nodes[position].node, score=score) for position, score in best]
+        read = partial(NodeWithScore.get_content, metadata_mode=MetadataMode.EMBED)
+        best = ranked(self._loaded, _query(query_bundle), nodes, read, self.top_n, self.max_tokens)
+        return [NodeWithScore(node=scored.node, score=score) for scored, score in best]
 
 
 class RunnelSentences(_WithModel, BaseNodePostprocessor):
@@ -467,12 +463,16 @@ class RunnelSentences(_WithModel, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        texts = [scored.node.get_content(metadata_mode=MetadataMode.NONE) for scored in nodes]
         results = []
-        for position, sentence in best_sentences(
-            self._loaded, _query(query_bundle), texts, self.top_n, self.min_score
+        for scored, sentence in best_sentences(
+            self._loaded,
+            _query(query_bundle),
+            nodes,
+            NodeWithScore.get_content,
+            self.top_n,
+            self.min_score,
         ):
-            node = nodes[position].node
+            node = scored.node
             first, source = _origin(node)
             part = TextNode(
                 text=sentence.text,

@@ -8,25 +8,21 @@ CQADupstackUnixRetrieval gets the instruction of CQADupstackGamingRetrieval, bec
 prints the instruction of ClimateFEVER for it.
 """
 
-import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from runnel import Document, Embedder, Index, Reranker
 from runnel.errors import InputError, needing
 from runnel.files import digest
 from runnel.integrations.calls import filled_places, loaded
-from runnel.models.embedder import Embedder
 from runnel.models.model import Model
-from runnel.models.reranker import Reranker
-from runnel.records import Document, titled
-from runnel.search.index import Index
+from runnel.records import titled
 
 # mteb imports bitsandbytes, which then warns of kernels that it could not download
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -148,12 +144,8 @@ class MtebReranker:
         """Return the scores of pairs, float32 (n,): of the queries in the first batches and the
         documents in the second.
         """
-        pairs = zip(_texts(inputs1), _texts(inputs2), strict=True)
-        scores = []
-        for query, group in itertools.groupby(pairs, key=itemgetter(0)):
-            documents = [document for _, document in group]
-            scores.append(self.model.score(query, documents, max_tokens=self.max_tokens))
-        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+        pairs = list(zip(_texts(inputs1), _texts(inputs2), strict=True))
+        return self.model.score_text_pairs(pairs, max_tokens=self.max_tokens)
 
 
 class MtebIndex:

@@ -22,16 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from runnel import __version__
+from runnel import Embedder, Index, __version__
 from runnel.batching import grouped
 from runnel.checks import expect_count
 from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as, needing
-from runnel.models.embedder import Embedder
 from runnel.models.folder import BUILT_IN
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
-from runnel.search.index import Changes, Index
+from runnel.search.index import Changes
 from runnel.search.records import ContentHashes, DocumentRow, IndexSettings, OnCommit
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -124,7 +123,6 @@ def index_files(
     changes = Changes()
     hashes = store.content_hashes()
     stored = by_file(hashes)
-    encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
     files = list(find_files(roots, selection, scan.fail_folder))
     together = grouped(
         files, lambda file: file.stat().st_size if file.is_file() else 0, _GROUP_BYTES, _GROUP_FILES
@@ -134,7 +132,7 @@ def index_files(
         for group in together
     ]
     named = frozenset(root.path for root in roots)
-    reading = {"named": named, "batch": encoder.batch_documents, "limits": limits, "ocr": ocr}
+    reading = {"named": named, "batch": index.encoder.batch_documents, "limits": limits, "ocr": ocr}
     with _cluster(address, (workers or 0) * cpus) as ray:
         model = index.embedder.model.source
         if model not in BUILT_IN and Path(model).exists():
@@ -249,8 +247,6 @@ class _Worker:
 
             torch.set_num_threads(pool.cpus)
         embedder = Embedder.load(pool.model, device="auto" if pool.gpus else "cpu")
-        if pool.settings.dimension < embedder.dimension:
-            embedder = Embedder(embedder.model, truncate_dim=pool.settings.dimension)
         self._encoder = DocumentEncoder(embedder, pool.settings, "the index")
 
     def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:
@@ -281,9 +277,13 @@ def _cluster(address: str | None, cpus: int) -> Iterator[ModuleType]:
         if address is None:  # without "local", the variable RAY_ADDRESS would decide
             ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
         else:
-            missing = f"no Ray cluster at {address!r}"
-            advice = "start one with `ray start --head`"
-            with errors_as(InputError, missing, ConnectionError, ValueError, advice=advice):
+            with errors_as(
+                InputError,
+                f"no Ray cluster at {address!r}",
+                ConnectionError,
+                ValueError,
+                advice="start one with `ray start --head`",
+            ):
                 ray.init(address, **quiet)
     try:
         yield ray

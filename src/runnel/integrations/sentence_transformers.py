@@ -27,15 +27,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from runnel import Embedder, Request, Reranker
 from runnel.checks import expect_count
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.integrations.calls import filled_places
-from runnel.models.embedder import Embedder
 from runnel.models.folder import LIBRARY_FOLDER, load_model
 from runnel.models.model import Job, Model
-from runnel.models.reranker import Reranker
-from runnel.request import Request
 from runnel.text.tokenizer import Tokenizer
 
 # imported below, it warns of kernels that it could not download
@@ -463,7 +461,9 @@ class RerankerModule(_ModelModule):
             # for what is derived from the weights: such a model has one way to score
             self._infers()
             with _outside_inference():
-                scores = torch.from_numpy(self._score_texts(pairs)).to(self.backbone.device)
+                scored = self._reranker.score_text_pairs(pairs, max_tokens=self.max_seq_length)
+                scores = torch.from_numpy(scored).to(self.backbone.device)
+            self._tell(self._reranker.truncated)
         elif self._infers():
             with _outside_inference():
                 scores = torch.from_numpy(self._reranker.score_pairs(pairs)).to(
@@ -473,17 +473,6 @@ class RerankerModule(_ModelModule):
             with self._precision() as long:
                 scores = pair_scores(self.model, pairs, long)
         return {**features, "scores": scores[:, None]}
-
-    def _score_texts(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """Return the scores of pairs, float32 (B,): the documents of each query in one call."""
-        scores = np.zeros(len(pairs), np.float32)
-        for query in dict.fromkeys(query for query, _ in pairs):
-            rows = [row for row, pair in enumerate(pairs) if pair[0] == query]
-            scores[rows] = self._reranker.score(
-                query, [pairs[row][1] for row in rows], max_tokens=self.max_seq_length
-            )
-            self._tell(self._reranker.truncated)
-        return scores
 
 
 @contextmanager

@@ -1,18 +1,16 @@
 """Vectors of rows, computed block by block: documents in, .npy or .jsonl files out.
 
-In order: `vector_journal` opens the work, `BlockEmbedder.run` embeds the rows that have no vector
-yet, and `BlockEmbedder.finish` writes the files. `embed_file` does this for `runnel embed`, and
+In order: `vector_journal` opens the work, `embed_rows` embeds the rows that have no vector yet, and
+`write_vectors` writes the files. `embed_file` does this for `runnel embed`, and
 `embed_corpus` for a search that ranks by vectors.
 """
-
-from __future__ import annotations
 
 import glob
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +21,10 @@ from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.rows import RowFile, Shard, read_rows
 from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
+from runnel.models.embedder import Embedder
 from runnel.models.precision import CALIBRATED, quantize, value_ranges
 from runnel.records import Document
 from runnel.request import TokenCount
-
-if TYPE_CHECKING:
-    from runnel.models.embedder import Embedder
 
 # A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work
 # when the command is interrupted.
@@ -84,40 +80,17 @@ def embed_file(
             notify(f"note: {out} is finished already, {counted(result['count'], 'vector')}")
             return result
         bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
-        work = BlockEmbedder(embedder, journal, prompt=prompt, max_tokens=max_tokens)
-        work.run(read_rows(source))
+        empty = embed_rows(
+            journal, embedder, read_rows(source), prompt=prompt, max_tokens=max_tokens
+        )
         if source.has_changed():
             raise journal.changed_error(f"{source.name} changed while it was read")
-        if work.empty:
+        if empty:
             notify(
-                f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is"
-                f" {work.empty[0]!r}"
+                f"warning: left out: {counted(len(empty), 'row')} without text, the first is"
+                f" {empty[0]!r}"
             )
-        return work.finish(precision, bounds)
-
-
-def embed_corpus(
-    embedder: Embedder,
-    corpus: Iterable[Document],
-    path: Path,
-    settings: Mapping[str, object],
-    max_tokens: int | None = None,
-    *,
-    stored: str | None = None,
-) -> tuple[np.ndarray | VectorFiles, np.ndarray]:
-    """Return the vectors of the documents with a text, and their rows in the corpus. The vectors
-    are computed once and stored at `path`, or read from the file that `stored` names (see
-    `read_vectors`).
-    """
-    if stored is not None:
-        return read_vectors(Path(stored), corpus, embedder, max_tokens)
-    with vector_journal(path, settings) as journal:
-        if journal.begin() is None:
-            work = BlockEmbedder(embedder, journal, prompt="document", max_tokens=max_tokens)
-            work.run(corpus)
-            work.finish()
-    rows = [row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)]
-    return np.load(path, mmap_mode="r"), np.array(rows, dtype=np.int64)
+        return write_vectors(journal, embedder, max_tokens, precision, bounds)
 
 
 class VectorFiles:
@@ -137,6 +110,29 @@ class VectorFiles:
             mine = owners == number
             chosen[mine] = self._parts[number][rows[mine] - self._starts[number]]
         return chosen
+
+
+def embed_corpus(
+    embedder: Embedder,
+    corpus: Iterable[Document],
+    path: Path,
+    settings: Mapping[str, object],
+    max_tokens: int | None = None,
+    *,
+    stored: str | None = None,
+) -> tuple[np.ndarray | VectorFiles, np.ndarray]:
+    """Return the vectors of the documents with a text, and their rows in the corpus. The vectors
+    are computed once and stored at `path`, or read from the file that `stored` names (see
+    `read_vectors`).
+    """
+    if stored is not None:
+        return read_vectors(Path(stored), corpus, embedder, max_tokens)
+    with vector_journal(path, settings) as journal:
+        if journal.begin() is None:
+            embed_rows(journal, embedder, corpus, prompt="document", max_tokens=max_tokens)
+            write_vectors(journal, embedder, max_tokens)
+    rows = [row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)]
+    return np.load(path, mmap_mode="r"), np.array(rows, dtype=np.int64)
 
 
 def read_vectors(
@@ -203,80 +199,102 @@ def read_vectors(
     )
 
 
-class BlockEmbedder:
-    """A worker that embeds rows in blocks, each of which is written whole."""
+def embed_rows(
+    journal: Journal,
+    embedder: Embedder,
+    documents: Iterable[Document],
+    *,
+    prompt: str,
+    max_tokens: int | None,
+) -> list[str]:
+    """Write a vector for each document with a text that has none yet, in blocks that are written
+    whole; return the ids of the documents without a text.
+    """
+    empty: list[str] = []
 
-    def __init__(
-        self, embedder: Embedder, journal: Journal, *, prompt: str, max_tokens: int | None
-    ) -> None:
-        self.empty: list[str] = []  # ids of rows without text
-        self._embedder = embedder
-        self._journal = journal
-        self._prompt = embedder.model.prompts.get(prompt, "")
-        self._max_tokens = max_tokens
-
-    def run(self, documents: Iterable[Document]) -> None:
-        """Write a vector for each document that has none yet."""
-        note_resumed(self._journal, "vector")
-        remaining = self._with_text(documents)
-        for row in self._journal.rows():
-            document = next(remaining, None)
-            name = row.value[_ID]
-            if document is None or [name, row.value[_DIGEST]] != [
-                document.id,
-                digest(document.text),
-            ]:
-                now = "missing" if document is None else f"{document.id!r} or has another text"
-                raise self._journal.changed_error(
-                    f"the input has changed since the work began: row {name!r} is now {now}"
-                )
-        with open_progress("embedding") as progress:
-            count = TokenCount(progress)
-            for block in grouped(
-                remaining, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS
-            ):
-                self._embed(block, count)
-
-    def finish(
-        self, precision: str = "float32", ranges: np.ndarray | None = None
-    ) -> dict[str, Any]:
-        """Make the output files and return what OUT.json says: the settings and counts; missing
-        ranges are computed.
-        """
-        facts = _write_vectors(self._journal, self._embedder.dimension, precision, ranges)
-        if facts["truncated"]:
-            limit = self._embedder.text_limit(self._max_tokens)
-            notify(
-                f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {limit}"
-                " tokens"
-            )
-        return facts
-
-    def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
-        ids = []
-        values = []
-        cut = 0
-        texts = [document.text for document in block]
-        rendered = self._embedder.render(
-            texts, prompt=self._prompt or None, max_tokens=self._max_tokens
-        )
-        for document, tokens in zip(block, rendered, strict=True):
-            ids.append(tokens)
-            was_cut = self._embedder.truncated > cut
-            values.append([document.id, digest(document.text), was_cut, len(tokens)])
-            cut = self._embedder.truncated
-        vectors = self._embedder.encode_rows(ids, count.part())
-        pairs = enumerate(zip(values, vectors, strict=True), start=len(self._journal))
-        self._journal.add(
-            *(Row(key, value, vector.astype("<f4").tobytes()) for key, (value, vector) in pairs)
-        )
-
-    def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
+    def with_text() -> Iterator[Document]:
         for document in documents:
-            if self._embedder.is_empty(document.text):
-                self.empty.append(document.id)
+            if embedder.is_empty(document.text):
+                empty.append(document.id)
             else:
                 yield document
+
+    note_resumed(journal, "vector")
+    remaining = with_text()
+    for row in journal.rows():
+        document = next(remaining, None)
+        name = row.value[_ID]
+        if document is None or [name, row.value[_DIGEST]] != [document.id, digest(document.text)]:
+            now = "missing" if document is None else f"{document.id!r} or has another text"
+            raise journal.changed_error(
+                f"the input has changed since the work began: row {name!r} is now {now}"
+            )
+    before = embedder.model.prompts.get(prompt) or None
+    with open_progress("embedding") as progress:
+        count = TokenCount(progress)
+        for block in grouped(
+            remaining, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS
+        ):
+            rows = _embed(embedder, block, count, before, max_tokens)
+            numbered = enumerate(rows, start=len(journal))
+            journal.add(*(Row(key, value, data) for key, (value, data) in numbered))
+    return empty
+
+
+def _embed(
+    embedder: Embedder,
+    block: Sequence[Document],
+    count: TokenCount,
+    prompt: str | None,
+    max_tokens: int | None,
+) -> Iterator[tuple[list[object], bytes]]:
+    """Return the value and the bytes of the journal's row of each document."""
+    ids = []
+    values = []
+    cut = 0
+    texts = [document.text for document in block]
+    rendered = embedder.render(texts, prompt=prompt, max_tokens=max_tokens)
+    for document, tokens in zip(block, rendered, strict=True):
+        ids.append(tokens)
+        was_cut = embedder.truncated > cut
+        values.append([document.id, digest(document.text), was_cut, len(tokens)])
+        cut = embedder.truncated
+    vectors = embedder.encode_rows(ids, count.part())
+    data = (vector.astype("<f4").tobytes() for vector in vectors)
+    return zip(values, data, strict=True)
+
+
+def write_vectors(
+    journal: Journal,
+    embedder: Embedder,
+    max_tokens: int | None,
+    precision: str = "float32",
+    ranges: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Make the output files and return what OUT.json says: the settings and counts; missing ranges
+    are computed.
+    """
+    out = journal.out
+    size = embedder.dimension
+    if precision in CALIBRATED and ranges is None:
+        ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
+    cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (_CUT, _TOKENS))
+    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
+    names = (row.value[_ID] for row in journal.rows())
+    if out.suffix == ".npy":
+        with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
+            file.writelines(name.encode() + b"\n" for name in names)
+        no_vectors = quantize(np.empty((0, size), np.float32), precision, ranges)
+        _write_array(out, len(journal), blocks, no_vectors)
+    else:
+        vectors = map(_numbers, itertools.chain.from_iterable(blocks))
+        pairs = zip(names, vectors, strict=True)
+        write_jsonl(out, ({"id": name, "vector": vector} for name, vector in pairs))
+    count = len(journal)
+    if cut:
+        limit = embedder.text_limit(max_tokens)
+        notify(f"warning: {cut:,} of {count:,} texts were cut to {limit} tokens")
+    return journal.finish({"dimension": size, "count": count, "truncated": cut, "tokens": tokens})
 
 
 def load_ranges(path: Path, size: int) -> np.ndarray:
@@ -294,29 +312,6 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
             f" (2, {size})"
         )
     return np.asarray(ranges)
-
-
-def _write_vectors(
-    journal: Journal, size: int, precision: str, ranges: np.ndarray | None
-) -> dict[str, Any]:
-    out = journal.out
-    if precision in CALIBRATED and ranges is None:
-        ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
-    cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (_CUT, _TOKENS))
-    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
-    names = (row.value[_ID] for row in journal.rows())
-    if out.suffix == ".npy":
-        with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
-            file.writelines(name.encode() + b"\n" for name in names)
-        no_vectors = quantize(np.empty((0, size), np.float32), precision, ranges)
-        _write_array(out, len(journal), blocks, no_vectors)
-    else:
-        vectors = map(_numbers, itertools.chain.from_iterable(blocks))
-        pairs = zip(names, vectors, strict=True)
-        write_jsonl(out, ({"id": name, "vector": vector} for name, vector in pairs))
-    return journal.finish(
-        {"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens}
-    )
 
 
 def _vectors(journal: Journal, size: int) -> Iterator[np.ndarray]:

@@ -7,8 +7,6 @@ open_progress                 the progress of a piece of work, shown by what the
                               nothing
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar

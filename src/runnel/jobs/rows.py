@@ -9,8 +9,6 @@ Shard i of n owns the lines that begin in its part of the bytes. Splitting by by
 its share without reading the others'; the shares differ by at most one line.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -21,7 +19,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from runnel.errors import InputError, counted
 from runnel.files import naming, signature
@@ -46,7 +44,7 @@ class Shard:
     count: int
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
+    def parse(cls, text: str) -> Self:
         """Parse a shard written as 2/8."""
         match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
@@ -97,7 +95,7 @@ class FileRange(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         target = memoryview(buffer)
         data = self._file.read(min(len(target), self._left))
         target[: len(data)] = data

@@ -7,7 +7,7 @@ With a template that puts the document first, the state after a document can be 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -189,6 +189,29 @@ class Reranker:
         results = self.model.engine.map(pair.request for pair in pairs)
         scores = np.array([self._score(result.get()) for result in results], dtype=np.float32)
         return np.where([pair.empty for pair in pairs], np.float32(WITHOUT_TOKENS), scores)
+
+    def score_text_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        progress: Progress | None = None,
+        max_tokens: int | None = None,
+    ) -> np.ndarray:
+        """Return scores (n,) float32 of pairs of a query and a document, as `score`: the documents
+        of each query are read in one call.
+        """
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, (query, _) in enumerate(pairs):
+            places[query].append(place)
+        count = TokenCount(progress)
+        scores = np.zeros(len(pairs), np.float32)
+        cut = 0
+        for query, own in places.items():
+            texts = [pairs[place][1] for place in own]
+            scores[own] = self.score(query, texts, progress=count.part(), max_tokens=max_tokens)
+            cut += self.truncated
+        self.truncated = cut
+        return scores
 
     def pair_limit(self, max_tokens: int | None) -> int | None:
         """Return the tokens a pair is cut to: `max_tokens`, or a transformer's limit if that is

@@ -14,6 +14,7 @@ of the kernels.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -21,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +30,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import event
 from numba.core.base import BaseContext
 from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
@@ -73,6 +76,28 @@ def _load_index(self: IndexDataCacheFile) -> object:
 # for all of numba in this process
 _load_numbas_index = IndexDataCacheFile._load_index
 IndexDataCacheFile._load_index = _load_index
+
+
+class CompilingNote(event.Listener):
+    """A listener to numba. It logs, once in this process, that kernels are compiled, because the
+    cache lacks one; commands show it.
+    """
+
+    def on_start(self, event: event.Event) -> None:
+        _note_compiling()
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+@cache
+def _note_compiling() -> None:
+    logging.getLogger("runnel.kernels").info(
+        "compiling kernels for this processor, once; later runs start at once"
+    )
+
+
+event.register("numba:compile", CompilingNote())
 
 # Parameters of kernels, for the reader: mypy sees nothing in compiled code.
 Array = Any  # a numpy array

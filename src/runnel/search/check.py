@@ -138,8 +138,10 @@ def _damaged_passages(
 def _damaged_vectors(passages: Sequence[PassageRow]) -> _Reasons:
     if passages:
         for i, length in odd_lengths(np.stack([row.vector for row in passages])):
-            vector = f"the vector of {passages[i].name}"
-            yield passages[i].document, f"{vector} has the length {length:.3g} instead of 1"
+            yield (
+                passages[i].document,
+                f"the vector of {passages[i].name} has the length {length:.3g} instead of 1",
+            )
 
 
 def _missing_passages(numbers: Sequence[int]) -> str:

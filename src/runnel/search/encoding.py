@@ -20,7 +20,6 @@ n  texts or passages   d  width of vectors
 """
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
@@ -37,7 +36,7 @@ from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever, sentence_scorer
 from runnel.records import Document, Places
 from runnel.request import Progress, TokenCount
-from runnel.search.files import left_out
+from runnel.search.files import leave_out
 from runnel.search.filters import typed
 from runnel.search.records import (
     WHOLE,
@@ -50,7 +49,6 @@ from runnel.search.records import (
 )
 from runnel.text.sentences import check_language
 
-log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
 _BATCH_DOCUMENTS = 2000
 # in place of `_BATCH_DOCUMENTS` for a reranker's memories: the state of a recurrent model, which
@@ -80,15 +78,19 @@ class EncodedDocuments:
 
 
 class DocumentEncoder:
-    """A reader of documents for an index at `place`.
+    """A reader of documents for an index at `place`. `embedder` is the given one, with vectors as
+    wide as the index's.
 
     Raises:
         StoreError: the settings of the index belong to another model.
     """
 
     def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
+        if settings.dimension < embedder.dimension:  # the index was made with `truncate_dim`
+            embedder = Embedder(embedder.model, truncate_dim=settings.dimension)
         expect_model(embedder, settings, place)
         self.settings = settings
+        self.embedder = embedder
         # the three kinds of memory of the module's docstring; `_reranker` is None for the first,
         # and `_one_pass` says whether the embedder's pass makes the memory
         sentences = remembers_sentences(embedder)
@@ -163,8 +165,7 @@ class DocumentEncoder:
                     )
                 row = self.row(document)
             except InputError as error:
-                failed[document.id] = str(error)
-                log.warning("%s", left_out(document.id, str(error)))
+                leave_out(failed, document.id, str(error))
                 continue
             seen.add(row.id)
             if row.id in known and known[row.id].content_hash == row.content_hash:
@@ -192,8 +193,7 @@ class DocumentEncoder:
             rows, self._read(rows, saved or [None] * len(rows), count), strict=True
         ):
             if isinstance(read, str):
-                out.failed[row.id] = read
-                log.warning("%s", left_out(row.id, read))
+                leave_out(out.failed, row.id, read)
                 continue
             memory = None if read.memory is None else read.memory.to_bytes()
             out.documents.append(replace(row, tokens=read.tokens, saved=read.saved, memory=memory))
@@ -259,8 +259,7 @@ def new_settings(
         )
     sentences = remembers_sentences(embedder)
     block = (_for_sentences(embedder) if sentences else embedder).reader.block
-    if passage_tokens is not None:
-        expect_count(passage_tokens, "passage_tokens")
+    expect_count(1 if passage_tokens is None else passage_tokens, "passage_tokens")
     if block is not None and passage_tokens not in (None, block):
         raise InputError(
             f"{embedder.model.source} reads documents in passages of {block} tokens, got"

@@ -68,8 +68,7 @@ class Scan:
     def fail_folder(self, error: OSError) -> None:
         """Record and log a folder, or a .gitignore file, that cannot be read."""
         name = str(error.filename)
-        self.failed[name] = f"{name}: {error.strerror}"
-        log.warning("%s", left_out(name, self.failed[name]))
+        leave_out(self.failed, name, f"{name}: {error.strerror}")
 
 
 def check_paths(paths: Iterable[str | Path | Root]) -> list[Root]:
@@ -139,8 +138,7 @@ def read_found(
                 if isinstance(error, UnsupportedKind) and file not in named and name not in stored:
                     scan.other_kinds.append(name)
                 else:
-                    scan.failed[name] = str(error)
-                    log.warning("%s", left_out(name, str(error)))
+                    leave_out(scan.failed, name, str(error))
                 if digest:
                     hashes.failures[name] = digest
 
@@ -197,23 +195,19 @@ def _distinct_rows(
         if read.id is None or read.line is None:
             yield read
             continue
-        problem = ""
-        if read.id in lines:
-            problem = (
-                f"the id {read.id!r} is already used in line {lines[read.id]}; give each row"
-                " its own"
-            )
         try:
             utf8(read.id, f"the id {read.id!r}")
+            if read.id in lines:
+                raise InputError(
+                    f"the id {read.id!r} is already used in line {lines[read.id]}; give each row"
+                    " its own"
+                )
         except InputError as error:
-            problem = str(error)
-        if problem:
             row = f"{name}, line {read.line}"
-            failed[row] = f"{row}: {problem}"
-            log.warning("%s", left_out(row, failed[row]))
-        else:
-            lines[read.id] = read.line
-            yield read
+            leave_out(failed, row, f"{row}: {error}")
+            continue
+        lines[read.id] = read.line
+        yield read
 
 
 def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText, bool]]:
@@ -232,6 +226,12 @@ def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText
         raise
     if last is not None:
         yield last, True
+
+
+def leave_out(failed: dict[str, str], name: str, reason: str) -> None:
+    """Record in `failed`, and log, why a file or document is left out."""
+    failed[name] = reason
+    log.warning("%s", left_out(name, reason))
 
 
 def left_out(name: str, reason: str) -> str:

@@ -4,14 +4,12 @@
 (`encoding.py`) and commit them; `search` runs the stages of `pipeline.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from runnel.checks import expect_series
 from runnel.errors import InputError, StoreError
@@ -75,11 +73,9 @@ class Index:
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self.store = store
-        if (width := store.settings.dimension) < embedder.dimension:  # made with `truncate_dim`
-            embedder = Embedder(embedder.model, truncate_dim=width)
-        self.embedder = embedder
         self.encoder = DocumentEncoder(embedder, store.settings, "the index")
-        self._pipeline = Pipeline(store, embedder)
+        self.embedder = self.encoder.embedder
+        self._pipeline = Pipeline(store, self.embedder)
 
     @classmethod
     def create(
@@ -91,7 +87,7 @@ class Index:
         passage_tokens: int | None = None,
         remember: bool = False,
         language: str = "auto",
-    ) -> Index:
+    ) -> Self:
         """Create an empty index.
 
         Args:
@@ -119,7 +115,7 @@ class Index:
         return cls(create_store(path, settings), embedder)
 
     @classmethod
-    def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Index:
+    def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Self:
         """Open an existing index.
 
         Args:
@@ -137,7 +133,7 @@ class Index:
     @classmethod
     def open_or_create(
         cls, path: str | Path, embedder: Embedder | str | Path | None = None, **settings: Any
-    ) -> Index:
+    ) -> Self:
         """Open the index at a place, or create it there with the `settings` of `create`; "pocket"
         is the default model of a new one. If another process creates it meanwhile, that one is
         opened. Raises as `open` and `create`.
@@ -154,7 +150,7 @@ class Index:
         """Release the lock for other writers."""
         self.store.close()
 
-    def __enter__(self) -> Index:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -291,8 +287,10 @@ class Index:
         """Delete documents; unknown ids are in `failed`. A text is one id."""
         stored = self.store.content_hashes()
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
-        changes = Changes(deleted=[name for name in names if name in stored])
-        changes.failed = {name: "there is no such document" for name in names if name not in stored}
+        changes = Changes(
+            deleted=[name for name in names if name in stored],
+            failed={name: "there is no such document" for name in names if name not in stored},
+        )
         if changes.deleted:
             self.store.commit([], [], changes.deleted)
         return changes

@@ -4,13 +4,12 @@ In: the paths of files, the project whose files they are, if any (`search/projec
 with an index of its own), and how to read them. Out: `Changes`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from runnel.errors import InputError
 from runnel.files import signature
@@ -32,8 +31,8 @@ class IndexedFiles:
 
     A `project` has an index of its own, chooses the files to read and the documents to delete
     itself, and remembers which files have not changed. Of the fields, `update` then uses only
-    `limits`, `ocr` and `watched`; `look` uses `paths` and `selection`, which `for_project` takes
-    from the project.
+    `limits`, `ocr` and whether there are `hashes`; `look` uses `paths` and `selection`, which
+    `for_project` takes from the project.
     """
 
     paths: Sequence[str | Path]
@@ -46,12 +45,7 @@ class IndexedFiles:
     hashes: FileHashes | None = None
     project: Project | None = None  # whose index is updated; None: an index of no project
 
-    @property
-    def watched(self) -> bool:
-        """Whether updates follow each other as files change (`watch`)."""
-        return self.hashes is not None
-
-    def for_project(self, project: Project) -> IndexedFiles:
+    def for_project(self, project: Project) -> Self:
         """Return the files of a project, to be read in the same way."""
         files = [project.folder / path for path in project.paths]
         return replace(self, paths=files, selection=project.selection, project=project)
@@ -65,7 +59,7 @@ class IndexedFiles:
         """Read new and changed files into the index, and delete documents of removed files.
 
         Files that failed before are read again. See `Index.add_files` and `Project.update`. While a
-        project is `watched`, documents of missing paths stay: they may be back in a moment.
+        project is watched, documents of missing paths stay: they may be back in a moment.
 
         Args:
             through: passes the files on, one by one, such as a progress bar that counts them.
@@ -74,7 +68,7 @@ class IndexedFiles:
             return self.project.update(
                 index,
                 retry=True,  # files that failed before
-                keep_missing=self.watched,
+                keep_missing=self.hashes is not None,
                 limits=self.limits,
                 ocr=self.ocr,
                 progress=progress,

@@ -9,8 +9,6 @@ Searches read the versions of the last commit row, so changes are atomic; the ne
 the remains of a crash. For writers on object storage see docs/search.md.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -20,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +28,6 @@ from runnel.errors import StoreError, needing
 from runnel.files import WriterLock
 from runnel.search.damage import damaged, odd_lengths
 from runnel.search.filters import Condition, literal, to_sql
-from runnel.search.lance_tables import (
-    DOCUMENT_COLUMNS,
-    FIELD_PREFIX,
-    PASSAGE_COLUMNS,
-    commit_table,
-    document_table,
-    passage_rows,
-    passage_table,
-    schemas,
-)
 from runnel.search.records import (
     WHOLE,
     Commit,
@@ -53,10 +41,26 @@ from runnel.search.records import (
 from runnel.search.storage_errors import explained, no_index_error, plain_errors, plainly
 from runnel.text.words import with_parts
 
-if TYPE_CHECKING:
-    from lancedb import DBConnection
-    from lancedb.query import LanceQueryBuilder, LanceVectorQueryBuilder
+os.environ.setdefault("LANCEDB_LOG", "error")  # otherwise it warns on every query
+# Arrow's other allocators grow with each of LanceDB's threads
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+with needing("an index needs lancedb", "search"):
+    import lancedb
+    import pyarrow as pa
+    from lancedb.index import FTS, IvfRq
+    from lancedb.query import LanceQueryBuilder, LanceVectorQueryBuilder, MatchQuery
     from lancedb.table import Table
+
+    from runnel.search.lance_tables import (
+        DOCUMENT_COLUMNS,
+        FIELD_PREFIX,
+        PASSAGE_COLUMNS,
+        commit_table,
+        document_table,
+        passage_rows,
+        passage_table,
+        schemas,
+    )
 
 # Give up on an unreachable server after half a minute instead of two. A shorter "timeout" of
 # requests would also end large uploads on slow connections.
@@ -105,7 +109,7 @@ class LanceStore:
 
     explained = staticmethod(explained)
 
-    def __init__(self, uri: str, database: DBConnection, settings: IndexSettings) -> None:
+    def __init__(self, uri: str, database: lancedb.DBConnection, settings: IndexSettings) -> None:
         self.settings = settings
         self.uri = uri
         self._lock = _lock_of(uri)
@@ -115,7 +119,7 @@ class LanceStore:
         self._show()
 
     @classmethod
-    def create(cls, uri: str, settings: IndexSettings) -> LanceStore:
+    def create(cls, uri: str, settings: IndexSettings) -> Self:
         with plain_errors(uri):
             database = connect(uri, create=True)
             taken = f"{uri} already holds an index; open it, or choose another place"
@@ -146,7 +150,7 @@ class LanceStore:
             return cls(uri, database, settings)
 
     @classmethod
-    def open(cls, uri: str) -> LanceStore:
+    def open(cls, uri: str) -> Self:
         with plain_errors(uri):
             database = connect(uri, create=False)
             tables = _complete_tables(database)
@@ -227,8 +231,6 @@ class LanceStore:
 
     def scan(self) -> Iterator[list[PassageRow]]:
         """Yield all passages with their vectors, in lists that fit in memory."""
-        import pyarrow as pa
-
         with plain_errors(self.uri):
             passages = self._shown.tables["passages"].search().select(PASSAGE_COLUMNS)
             for batch in passages.to_batches(_SCANNED):
@@ -242,7 +244,7 @@ class LanceStore:
         table = self._shown.tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
             return self._nearest_in_memory(vector, count, where)
-        search = cast("LanceVectorQueryBuilder", table.search(vector))
+        search = cast(LanceVectorQueryBuilder, table.search(vector))
         search = search.distance_type("cosine").nprobes(64).refine_factor(10)
         return [
             ScoredPassage(row["document"], row["number"], 1 - row["_distance"])
@@ -252,8 +254,6 @@ class LanceStore:
     @plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the passages with the highest BM25 score, best first."""
-        from lancedb.query import MatchQuery
-
         if self._head["passages"] == 0 or not query.strip():
             return []
         table = self._shown.tables["passages"]
@@ -300,11 +300,12 @@ class LanceStore:
         ids = [row["id"] for row in _rows(tables["documents"], ["id"])]
         order = {name: i for i, name in enumerate(ids)}
         for i, length in odd_lengths(vectors):
-            vector = f"a vector of document {names[i]!r}"
-            raise damaged(self.uri, f"{vector} has the length {length:.3g} instead of 1")
-        for name in names:
-            if name not in order:
-                raise damaged(self.uri, f"document {name!r} has passages, but no text")
+            raise damaged(
+                self.uri,
+                f"a vector of document {names[i]!r} has the length {length:.3g} instead of 1",
+            )
+        if lost := [name for name in names if name not in order]:
+            raise damaged(self.uri, f"document {lost[0]!r} has passages, but no text")
         owners = np.array([order[name] for name in names], dtype=np.int64)
         return _Passages(ids, owners, table["number"].to_numpy(), vectors)
 
@@ -316,8 +317,6 @@ class LanceStore:
         delete: Sequence[str],
     ) -> Commit:
         """Add documents, replacing documents of the same id, and delete others."""
-        from lancedb.index import FTS
-
         with self._changing:
             self._begin()
             replaced = [*(row.id for row in documents), *delete]
@@ -348,8 +347,6 @@ class LanceStore:
     @plainly
     def optimize(self) -> None:
         """Merge small pieces and update the search structures, without visible changes."""
-        from lancedb.index import IvfRq
-
         with self._changing:
             self._begin()
             table = self._drafts["passages"]
@@ -419,7 +416,7 @@ class LanceStore:
         self._commits.checkout_latest()
         return sorted(self._commits.to_arrow().to_pylist(), key=lambda row: row["number"])
 
-    def _use(self, database: DBConnection) -> None:
+    def _use(self, database: lancedb.DBConnection) -> None:
         """Take a connection, and open the tables for writing."""
         self._database = database
         self._commits_shown = 0
@@ -440,13 +437,8 @@ class LanceStore:
         self._commits_shown += 1
 
 
-def connect(uri: str, *, create: bool) -> DBConnection:
+def connect(uri: str, *, create: bool) -> lancedb.DBConnection:
     """Open a LanceDB connection; without `create` the folder must exist."""
-    os.environ.setdefault("LANCEDB_LOG", "error")  # otherwise it warns on every query
-    # Arrow's other allocators grow with each of LanceDB's threads
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    with needing("an index needs lancedb", "search"):
-        import lancedb
     if "://" in uri:
         return lancedb.connect(uri, storage_options=_PATIENCE)
     if create:
@@ -489,7 +481,7 @@ def _first_rows(
     return search.select(["document", "number", score]).limit(count).to_arrow().to_pylist()
 
 
-def _complete_tables(database: DBConnection) -> dict[str, Table]:
+def _complete_tables(database: lancedb.DBConnection) -> dict[str, Table]:
     """Return tables by name, without tables whose creation was interrupted, which are also
     listed.
     """

@@ -1,17 +1,13 @@
 """Rows of an index as Arrow tables for LanceDB, and back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from runnel.search.records import DocumentRow, IndexSettings, PassageRow
 from runnel.text.words import with_parts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FIELD_PREFIX = "field_"  # prefix of the columns of filterable metadata
 DOCUMENT_COLUMNS = list(DocumentRow.__slots__)
@@ -23,8 +19,6 @@ _NOT_COMPRESSED = {"lance-encoding:compression": "none"}
 
 def schemas(settings: IndexSettings) -> dict[str, pa.Schema]:
     """Return the Arrow schemas of "documents" and "passages"."""
-    import pyarrow as pa
-
     kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     fields = [(FIELD_PREFIX + name, kinds[kind]) for name, kind in settings.fields.items()]
     names = ("id", "text", "title", "source", "source_hash", "content_hash", "metadata", "blocks")
@@ -77,8 +71,6 @@ def _table(
     """Return the table `name` with these columns and a column for each field, filled from
     each row's metadata.
     """
-    import pyarrow as pa
-
     for field in settings.fields:
         columns[FIELD_PREFIX + field] = [values.get(field) for values in metadata]
     schema = schemas(settings)[name]
@@ -100,8 +92,6 @@ def passage_rows(table: pa.Table) -> list[PassageRow]:
 
 def commit_table(rows: list[dict[str, object]], settings: IndexSettings) -> pa.Table:
     """Return rows of "commits" as an Arrow table, whose metadata has the settings."""
-    import pyarrow as pa
-
     names = ("number", "documents_version", "passages_version", "documents", "passages")
     columns = [
         *((name, pa.int64()) for name in names),

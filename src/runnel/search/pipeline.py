@@ -7,9 +7,7 @@ copies, named with the hit.
 """
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -30,6 +28,7 @@ from runnel.search.filters import IDS, Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
+from runnel.search.timing import timed
 from runnel.text.sentences import check_language
 
 _DEPTH = 200  # passages per first-stage search
@@ -136,19 +135,17 @@ class Pipeline:
             lists = self._first_stage(query, where_conditions, depth, weights, timings, count)
             names = [name for name, _ in fuse(lists, weights)]
             candidates = _Candidates(self._store, names, of_file)
-            with _timed(timings, "fetch"):
+            with timed(timings, "fetch"):
                 candidates.fetch(max(top_k, rerank))
-            if len(candidates.rows) >= max(top_k, rerank) or (
-                len(candidates.rows) == candidates.fetched
-            ):
-                break
-            if depth >= passages:
+            kept = len(candidates.rows)
+            enough = kept >= max(top_k, rerank) or kept == candidates.fetched
+            if enough or depth >= passages:
                 break
             depth *= _DEEPER
         # 3. The best of both, reranked.
         relevance: dict[str, float] = {}
         if rerank:
-            with _timed(timings, "rerank"):
+            with timed(timings, "rerank"):
                 relevance = self._rerank(query, list(candidates.rows.values())[:rerank], count)
                 if self._remembers:
                     relevance = _with_first_stage(relevance, *lists)
@@ -161,11 +158,11 @@ class Pipeline:
         ]
         wanted = top_k
         while True:
-            with _timed(timings, "fetch"):
+            with timed(timings, "fetch"):
                 candidates.fetch(wanted)
             merged = fuse([*lists, relevance], weights)
             ranked = [(name, score) for name, score in merged if name in candidates.rows][:wanted]
-            with _timed(timings, "sentences"):
+            with timed(timings, "sentences"):
                 hits = self._hits(query, ranked, candidates, stages, count)
             if len(hits) >= top_k or len(hits) == len(ranked) or len(ranked) < wanted:
                 break
@@ -289,16 +286,18 @@ class Pipeline:
         dense: list[ScoredPassage] = []
         lexical: list[ScoredPassage] = []
         if weights[0]:
-            with _timed(timings, "query"):
+            with timed(timings, "query"):
                 vector = self._embedder.encode_query([query], progress=count.part())[0]
-            with _timed(timings, "dense"):
+            with timed(timings, "dense"):
                 dense = self._store.nearest(vector, depth, where)
             for row in dense:
                 if not abs(row.score) <= 1 + TOLERANCE:
-                    vector_name = f"a vector of document {row.document!r}"
-                    raise damaged(self._store.uri, f"{vector_name} has the cosine {row.score:.3g}")
+                    raise damaged(
+                        self._store.uri,
+                        f"a vector of document {row.document!r} has the cosine {row.score:.3g}",
+                    )
         if weights[1]:
-            with _timed(timings, "lexical"):
+            with timed(timings, "lexical"):
                 lexical = self._store.lexical(query, depth, where)
         return [document_scores(dense), document_scores(lexical)]
 
@@ -459,10 +458,3 @@ def fuse(rankings: Sequence[Iterable[str]], weights: Sequence[float]) -> list[tu
         for rank, name in enumerate(ranking, start=1):
             scores[name] = scores.get(name, 0.0) + weight / (_RRF + rank)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-
-
-@contextmanager
-def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    timings[name] = time.perf_counter() - start

@@ -9,8 +9,6 @@ repository (`folders_of`).
 .runnel/index/          the index
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -19,12 +17,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
+from typing import Self
 
 from runnel.errors import InputError, StoreError, counted, describe
 from runnel.files import WriterLock, expect_trusted, listed, write, write_json
 from runnel.request import Progress
 from runnel.search.file_hashes import FileHashes
-from runnel.search.files import left_out
+from runnel.search.files import leave_out
 from runnel.search.index import Changes, Index
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -59,7 +58,7 @@ class Project:
         return self.folder / NAME / _INDEX
 
     @classmethod
-    def find(cls, start: Path) -> Project | None:
+    def find(cls, start: Path) -> Self | None:
         """Return the project that holds the folder `start`: the innermost `.runnel` in
         `folders_of(start)`; None without one.
 
@@ -73,22 +72,16 @@ class Project:
         return None if folder is None else cls._read(folder)
 
     @classmethod
-    def _read(cls, folder: Path) -> Project:
+    def _read(cls, folder: Path) -> Self:
         place = folder / NAME
         expect_trusted(place)
-        for parent, folders, files in os.walk(place):
-            for name in (*folders, *files):
-                link = os.path.join(parent, name)
-                if os.path.islink(link):
-                    raise StoreError(
-                        f"{link} is a link, which may lead to files elsewhere; remove it"
-                    )
+        if link := next((path for path in place.rglob("*") if path.is_symlink()), None):
+            raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
         # Another process has just made the folder, or was killed when it had: at most the first
         # file is there, the lock, and the second one in part, "project.json.xxxxxxxx.partial".
         first = (".gitignore", "project.json.")
         if place.is_dir() and all(name.startswith(first) for name in os.listdir(place)):
             return cls(folder)
-        problem = ""
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
             paths, include, exclude = (
@@ -98,20 +91,18 @@ class Project:
             names = map(PurePath, paths)
             outside = [str(name) for name in names if name.anchor or ".." in name.parts]
             if stored["format"] != _FORMAT or outside:
-                problem = (
+                raise ValueError(
                     f"format {stored['format']}, paths outside of the project:"
                     f" {', '.join(outside) or 'none'}"
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            problem = describe(error)
-        if problem:
             raise StoreError(
-                f"{place}/project.json cannot be used ({problem}); move {place} away and run"
-                " `runnel index`"
-            )
+                f"{place}/project.json cannot be used ({describe(error)}); move {place} away and"
+                " run `runnel index`"
+            ) from error
         return cls(folder, paths, selection)
 
-    def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
+    def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Self:
         """Store more paths, relative to the working directory, and return the project with them;
         without any, its whole folder is indexed.
 
@@ -209,11 +200,12 @@ class Project:
                 if covered:
                     documents = sum(len(stale.pop(source)) for source in covered)
                     shown = str(root.path / root.pattern)
-                    changes.failed[shown] = (
+                    leave_out(
+                        changes.failed,
+                        shown,
                         f"{shown} is missing or has no files (is it mounted?); `runnel index`"
-                        f" removes its {counted(documents, 'document')}"
+                        f" removes its {counted(documents, 'document')}",
                     )
-                    log.warning("%s", left_out(shown, changes.failed[shown]))
             if stale:
                 changes.deleted += index.delete(chain.from_iterable(stale.values())).deleted
             hashes.save()

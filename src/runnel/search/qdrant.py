@@ -11,8 +11,6 @@ The functions below it make points and filters. A point has an id that is comput
 "meaning", and "words" (sparse, for BM25).
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -22,7 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -59,6 +57,7 @@ _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # the most of a request; the serve
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
 _CREATION_S = 10.0  # no creation takes so long: an empty collection is of an interrupted one
+_WITH_VECTORS = ("passage", "whole")  # kinds of points
 _NO_SETTINGS = IndexSettings("", [], 0)  # of a store whose settings are not read yet
 _T = TypeVar("_T")
 
@@ -91,13 +90,13 @@ class QdrantStore:
         self._client, self._name = _connect(uri)
 
     @classmethod
-    def create(cls, uri: str, settings: IndexSettings) -> QdrantStore:
+    def create(cls, uri: str, settings: IndexSettings) -> Self:
         store = cls(uri, settings)
         store._create()
         return store
 
     @classmethod
-    def open(cls, uri: str) -> QdrantStore:
+    def open(cls, uri: str) -> Self:
         store = cls(uri, _NO_SETTINGS)
         state = store.state()
         if state is None:
@@ -152,14 +151,14 @@ class QdrantStore:
     def last_commit(self) -> Commit:
         state = self.state()
         assert state is not None
-        documents = self._client.count(self._name, points_like("document")).count
-        passages = self._client.count(self._name, points_like("passage")).count
+        documents = self._client.count(self._name, points_like(["document"])).count
+        passages = self._client.count(self._name, points_like(["passage"])).count
         return Commit(state["number"], documents, passages, state["time"])
 
     @plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
         names = ContentHashes._fields
-        pages = self._pages(points_like("document"), ["document", *names], vectors=False)
+        pages = self._pages(points_like(["document"]), ["document", *names], vectors=False)
         rows = (point.payload for points in pages for point in points)
         return {row["document"]: ContentHashes(*(row[name] for name in names)) for row in rows}
 
@@ -196,9 +195,8 @@ class QdrantStore:
         }
 
     def scan(self) -> Iterator[list[PassageRow]]:
-        with_vectors = models.Filter(should=[points_like("passage"), points_like("whole")])
         columns = [name for name in PassageRow.__slots__ if name != "vector"]
-        for points in self._pages(with_vectors, columns, vectors=["meaning"]):
+        for points in self._pages(points_like(_WITH_VECTORS), columns, vectors=["meaning"]):
             yield [
                 PassageRow(**point.payload, vector=np.array(point.vector["meaning"], np.float32))
                 for point in points
@@ -293,11 +291,11 @@ class QdrantStore:
         }
         for names in _groups([*fields, *(name for name in delete if name not in fields)]):
             self._client.set_payload(
-                self._name, dict.fromkeys(HASHES, ""), points_of("document", names)
+                self._name, dict.fromkeys(HASHES, ""), points_like(["document"], names)
             )
-            self._client.delete(self._name, points_of("passage", names))
+            self._client.delete(self._name, points_like(_WITH_VECTORS, names))
         for names in _groups([name for name in delete if name not in fields]):
-            self._client.delete(self._name, points_of("document", names))
+            self._client.delete(self._name, points_like(["document"], names))
         self._upsert(document_point(row, fields[row.id]) for row in documents)
         average = self.settings.passage_tokens * WORDS_PER_TOKEN
         for group in _groups(passages):
@@ -391,21 +389,16 @@ def word_id(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "little")
 
 
-def points_of(kind: str, documents: Sequence[str]) -> models.Filter:
-    """Return a filter for the points of documents: their texts ("document"), or all that have
-    vectors ("passage").
+def points_like(kinds: Sequence[str], documents: Sequence[str] | None = None) -> models.Filter:
+    """Return a filter for the points of kinds, "document", "passage" or "whole": of some documents,
+    or of all (None).
     """
-    is_text = models.FieldCondition(key="kind", match=models.MatchValue(value="document"))
-    belongs = models.FieldCondition(key="document", match=models.MatchAny(any=list(documents)))
-    if kind == "document":
-        return models.Filter(must=[belongs, is_text])
-    return models.Filter(must=[belongs], must_not=[is_text])
-
-
-def points_like(kind: str) -> models.Filter:
-    """Return a filter for the points of a kind: "document", "passage" or "whole"."""
+    given = {"kind": kinds} if documents is None else {"kind": kinds, "document": documents}
     return models.Filter(
-        must=[models.FieldCondition(key="kind", match=models.MatchValue(value=kind))]
+        must=[
+            models.FieldCondition(key=key, match=models.MatchAny(any=list(values)))
+            for key, values in given.items()
+        ]
     )
 
 

@@ -1,11 +1,9 @@
 """Plain records of an index's content."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from runnel.errors import StoreError
 from runnel.files import digest
@@ -38,16 +36,15 @@ class IndexSettings:
     language: str = "auto"  # the language of the documents, for sentence boundaries
     format: int = FORMAT
 
-    @staticmethod
-    def stored(settings: Mapping[str, Any], place: str) -> IndexSettings:
+    @classmethod
+    def stored(cls, settings: Mapping[str, Any], place: str) -> Self:
         """Return the settings of the existing index at `place`."""
         if settings["format"] != FORMAT:
-            problem = (
+            raise StoreError(
                 f"{place} has index format {settings['format']}, this version of runnel reads"
-                f" format {FORMAT}"
+                f" format {FORMAT}; index the documents again in a new place"
             )
-            raise StoreError(f"{problem}; index the documents again in a new place")
-        return IndexSettings(**settings)
+        return cls(**settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ class PassageRow:
     start: int
     end: int
     text: str
-    vector: np.ndarray  # (d,) float32
+    vector: "np.ndarray"  # (d,) float32
     page: int | None = None
     heading: str = ""
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from runnel.errors import InputError, StoreError
 from runnel.redaction import redact
-from runnel.search.lance import LanceStore
 from runnel.search.records import IndexSettings
 
 if TYPE_CHECKING:
+    from runnel.search.lance import LanceStore
     from runnel.search.qdrant import QdrantStore
 
 Store: TypeAlias = "LanceStore | QdrantStore"  # both have the methods that `LanceStore` documents
@@ -49,12 +49,14 @@ def _store_of(place: str | Path) -> type[Store]:
         raise InputError(f"the index's place is {place!r}; expected a folder or a URI")
     # no store uses a password in the place, and names of places are shown and stored
     if (shown := redact(str(place))) != str(place):
-        variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or QDRANT_API_KEY"
         raise InputError(
-            f"the index's place {shown} has a password or a key in it; set {variables} instead"
+            f"the index's place {shown} has a password or a key in it; set AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY, or QDRANT_API_KEY, instead"
         )
     if str(place).startswith("qdrant+"):
         from runnel.search.qdrant import QdrantStore
 
         return QdrantStore
+    from runnel.search.lance import LanceStore
+
     return LanceStore

@@ -7,7 +7,6 @@ In order: the bodies of requests and answers, the routes, and what they share: `
 texts, and finds the sentences of the best.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import Annotated, Any, Literal
@@ -294,17 +293,9 @@ async def predict(
     single = isinstance(body.inputs[0], str)
     pairs: list[Any] = [body.inputs] if single else [*body.inputs]
     raw = body.raw_scores or (body.parameters or PredictParameters()).function_to_apply == "none"
-    places: dict[str, list[int]] = defaultdict(list)
-    for place, (query, _) in enumerate(pairs):
-        places[query].append(place)
 
     def call(progress: Progress) -> np.ndarray:
-        count = TokenCount(progress)
-        scores = np.empty(len(pairs), np.float32)
-        for query, its in places.items():
-            texts = [pairs[place][1] for place in its]
-            scores[its] = loaded.reranker.score(query, texts, progress=count.part())
-        return scores
+        return loaded.reranker.score_text_pairs(pairs, progress=progress)
 
     scores, _ = await context.run(request, [text for pair in pairs for text in pair], call)
     predictions = [[{"score": _score(score, raw=raw), "label": LABEL}] for score in scores.tolist()]

@@ -10,7 +10,6 @@ import typer
 
 from runnel.commands import display, parameters
 from runnel.errors import MissingDependency, counted, install_command
-from runnel.jobs.loading import note_compiling
 
 _NEEDED = (
     "sentence_transformers",
@@ -90,7 +89,6 @@ def prepare_libraries() -> None:
         raise MissingDependency(
             f"training needs {', '.join(missing)}; run `{install_command('lab')}`"
         )
-    note_compiling()
     import datasets
     import transformers
 

@@ -20,7 +20,6 @@ from runnel.checks import by_id, refuse_when
 from runnel.config import read_row
 from runnel.errors import InputError
 from runnel.files import file_digest
-from runnel.jobs.loading import note_compiling
 from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.metrics import Measured, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
@@ -365,7 +364,6 @@ def _measure(
     folder: Path,
 ) -> Measured:
     """Return the result and the values of each question; `folder` keeps the answers."""
-    note_compiling()
     questions = read_questions(path)
     index = Index.open(source, model)
     last = index.store.last_commit()

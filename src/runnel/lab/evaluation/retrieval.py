@@ -38,7 +38,7 @@ from runnel.errors import InputError
 from runnel.files import digest, file_digest
 from runnel.generation.endpoint import Endpoint
 from runnel.jobs.embedding import embed_corpus
-from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.loading import DTYPES
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.ranking import Candidates, rank_all
 from runnel.jobs.runs import finish_run, lines_of, note_resumed
@@ -574,7 +574,6 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
     """Load a model once for the tasks of an evaluation; `prompts` are pairs because a cache needs
     what can be hashed. The type is Any because it depends on `how`: see `load_model`.
     """
-    note_compiling()
     if how == "rerank":
         return Reranker.load(name, dtype=DTYPES[dtype])
     if how == "sentences":

@@ -35,7 +35,6 @@ from runnel.errors import InputError
 from runnel.files import digest, file_digest, sibling, write_jsonl
 from runnel.hardware import cores
 from runnel.jobs.embedding import VectorFiles, embed_corpus
-from runnel.jobs.loading import note_compiling
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
@@ -465,7 +464,6 @@ def mine_negatives(
     source = find_source(data, corpus, queries)
     searcher: Embedder | None = None
     if dense:
-        note_compiling()
         searcher = Embedder.load(str(model))
         searcher.model.prompts |= prompts
     # 3. Begin, or resume work with the same settings.
