@@ -339,7 +339,8 @@ class RunnelRanker(_WithModel[Reranker]):
         self._set(Reranker, model)
         self.top_k = top_k
         self.max_tokens = max_tokens
-        expect_count(1 if top_k is None else top_k, "top_k")
+        if top_k is not None:
+            expect_count(top_k, "top_k")
 
     @component.output_types(documents=list[Document])
     def run(

@@ -117,7 +117,8 @@ def index_files(
     """
     roots = [root.resolve() for root in check_paths(paths)]
     expect_count(cpus, "cpus")
-    expect_count(1 if workers is None else workers, "workers")
+    if workers is not None:
+        expect_count(workers, "workers")
     store = index.store
     scan = Scan()
     changes = Changes()

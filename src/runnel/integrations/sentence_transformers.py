@@ -151,7 +151,8 @@ class _ModelModule(InputModule):
 
     @max_seq_length.setter
     def max_seq_length(self, value: int | None) -> None:
-        expect_count(1 if value is None else value, "max_seq_length")
+        if value is not None:
+            expect_count(value, "max_seq_length")
         self._max_seq_length = None if value is None else int(value)
         self._warned = False
 

@@ -259,7 +259,8 @@ def new_settings(
         )
     sentences = remembers_sentences(embedder)
     block = (_for_sentences(embedder) if sentences else embedder).reader.block
-    expect_count(1 if passage_tokens is None else passage_tokens, "passage_tokens")
+    if passage_tokens is not None:
+        expect_count(passage_tokens, "passage_tokens")
     if block is not None and passage_tokens not in (None, block):
         raise InputError(
             f"{embedder.model.source} reads documents in passages of {block} tokens, got"
