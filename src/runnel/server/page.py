@@ -48,7 +48,7 @@ from runnel.server.view import (
 )
 from runnel.server.work import QueuedRequest
 from runnel.text.documents.document import HEAD_BYTES, recognize
-from runnel.text.documents.pdf_picture import page_part
+from runnel.text.documents.page_part import page_part
 
 router = APIRouter(include_in_schema=False)
 

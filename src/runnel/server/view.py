@@ -29,7 +29,7 @@ from runnel.models.scored import Scored
 from runnel.records import unanswered
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
-from runnel.text.documents.pdf_picture import PagePart, PagePicture, page_part
+from runnel.text.documents.page_part import PagePart, PagePicture, page_part
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_paragraphs
 

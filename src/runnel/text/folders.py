@@ -12,8 +12,6 @@ pathspec 1.1 disagree with git about `!*` followed by `build/` and about classes
 `[...]` stand for a character; in git, which compares bytes, for a byte.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -234,7 +232,7 @@ class Root:
     pattern: str = ""
 
     @classmethod
-    def parse(cls, name: str | Path | Root) -> Root:
+    def parse(cls, name: "str | Path | Root") -> "Root":
         """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is
         such a file.
         """
@@ -256,7 +254,7 @@ class Root:
     def glob(self) -> Glob | None:
         return parse(f"/{self.pattern}") if self.pattern else None
 
-    def resolve(self) -> Root:
+    def resolve(self) -> "Root":
         return Root(self.path.resolve(), self.pattern)
 
     def covers(self, file: Path) -> bool:

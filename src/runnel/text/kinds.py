@@ -16,8 +16,6 @@ kinds are of sentences: the five numbers below.
     S  sentences of a text
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -31,6 +29,7 @@ import numpy as np
 from runnel.checks import expect_text
 from runnel.text.documents.document import CONTENTS, HEADS, DocumentText
 from runnel.text.documents.headings import ITEM, is_title
+from runnel.text.documents.runs import runs
 
 # the kinds of sentences; see `sentence_kinds`
 TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
@@ -192,7 +191,7 @@ class _Sentences:
     ended: np.ndarray  # bool: it ends like a sentence
 
     @staticmethod
-    def of(text: str, spans: np.ndarray) -> _Sentences:
+    def of(text: str, spans: np.ndarray) -> "_Sentences":
         count = len(spans)
         # `at_start`, `at_end`: how many line ends are before the sentence's start and its end
         starts, ends, at_start, at_end = (np.zeros(count, np.int64) for _ in range(4))
@@ -432,27 +431,23 @@ def _leader_rows(text: str, sentences: _Sentences) -> Iterator[tuple[int, int]]:
     """Yield the sentences of rows with dots before a page number, if three or more such rows follow
     each other with their pages in order.
     """
-    run: list[tuple[int, int, int]] = []  # first sentence, sentence after the last, page
-    for row in _DOTTED.finditer(text):
-        match = _LEADERS.search(row[0])
-        if match is None:
-            continue
-        page = int(match[1] or 0)
-        if run and (row.start() - run[-1][1] > _MOST_CHARS_APART or (page and page < run[-1][2])):
-            yield from _contents_span(run, sentences)
-            run = []
-        run.append((*row.span(), page))
-    yield from _contents_span(run, sentences)
 
+    def follows(run: list[tuple[int, int, int]], row: tuple[int, int, int]) -> bool:
+        start, _, page = row
+        _, end, page_before = run[-1]
+        return start - end <= _MOST_CHARS_APART and (page == 0 or page >= page_before)
 
-def _contents_span(
-    run: list[tuple[int, int, int]], sentences: _Sentences
-) -> Iterator[tuple[int, int]]:
-    if len(run) >= _LEAST_ROWS:
-        yield (
-            int(np.searchsorted(sentences.starts, run[0][0])),
-            int(np.searchsorted(sentences.ends, run[-1][1], side="right")),
-        )
+    rows = [
+        (*row.span(), int(number[1] or 0))  # start, end, page or 0
+        for row in _DOTTED.finditer(text)
+        if (number := _LEADERS.search(row[0]))
+    ]
+    for run in runs(rows, follows):
+        if len(run) >= _LEAST_ROWS:
+            yield (
+                int(np.searchsorted(sentences.starts, run[0][0])),
+                int(np.searchsorted(sentences.ends, run[-1][1], side="right")),
+            )
 
 
 def _running_heads(

@@ -4,8 +4,6 @@ These are the languages whose sentences sentencex splits in other ways than Engl
 that would be mistaken for one of them.
 """
 
-from __future__ import annotations
-
 import re
 
 LETTERS = 2000  # letters from the beginning of a text that are looked at

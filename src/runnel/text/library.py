@@ -6,8 +6,6 @@ safe places (`cuts.py`) and each part is encoded by the library. What a stream k
 before (its context) is the one character before the cut.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -96,7 +94,7 @@ class LibraryTokenizer(Tokenizer):
         self.end_id = self.marker_id(end)
 
     @classmethod
-    def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> LibraryTokenizer:
+    def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> "LibraryTokenizer":
         """Read a tokenizer.json and, if its folder has them, the files that name its markers."""
         folder = path.parent
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))

@@ -2,8 +2,6 @@
 in them: objects, one in each line, and their fields.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import io
@@ -14,15 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from types import ModuleType
+from typing import Any, BinaryIO
 
 from runnel.checks import utf8
 from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe, errors_as
 from runnel.files import decode, marked_encoding, open_bytes
 from runnel.records import Document, titled
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 # first bytes of compressed files
 GZIP = b"\x1f\x8b"
@@ -118,7 +114,7 @@ class Lines:
         self.warning = guess.warning
         return guess.encoding
 
-    def place(self, number: int) -> LinePlace:
+    def place(self, number: int) -> "LinePlace":
         return LinePlace(self, number)
 
 

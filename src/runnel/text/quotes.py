@@ -24,8 +24,6 @@ Without a match, the nearest stretch is found in three steps; the time is linear
 S  letters of a text
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from bisect import bisect_left
@@ -64,6 +62,18 @@ _KINDS = {
 }
 # typographic quotation marks, and the plain one that each is compared as
 _MARKS = {**dict.fromkeys("‘’‚‛‹›′´`", "'"), **dict.fromkeys("“”„‟«»″", '"')}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Words in which a quote differs from the characters [start, end) of a text; "" where words
+    were added or left out.
+    """
+
+    quote: str
+    text: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,18 +311,6 @@ _WORD = f"(?:[^\\W{_CHARACTERS}]|[\u0300-\u036f])+"  # with its accents
 _AROUND = 4  # tokens around a stretch to align once more, as for quotation marks
 # A character of such a script, a word, also hyphenated at a line end, or a punctuation mark.
 _TOKEN = re.compile(rf"[{_CHARACTERS}]|{_WORD}(?:[-\u2010\u00ad][^\S\n]*+\n\s*+{_WORD})*|[^\w\s]")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Words in which a quote differs from the characters [start, end) of a text; "" where words
-    were added or left out.
-    """
-
-    quote: str
-    text: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True)

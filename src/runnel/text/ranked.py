@@ -2,8 +2,6 @@
 such as markup (`DocumentText.unread`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 
@@ -34,7 +32,7 @@ class RankedText:
     kept: np.ndarray | None = None
 
     @staticmethod
-    def of(document: str | DocumentText) -> RankedText:
+    def of(document: str | DocumentText) -> "RankedText":
         """Return a document as it is ranked."""
         source = text_of(document)
         if isinstance(document, str) or not document.unread:

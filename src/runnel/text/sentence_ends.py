@@ -15,8 +15,6 @@ character of what may be a sentence. Beside each pair is an example, in which " 
         _GLUED          no space after the full stop
 """
 
-from __future__ import annotations
-
 import re
 
 _NEAR = 48  # how many characters before a place a pattern looks at

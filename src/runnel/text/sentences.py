@@ -19,8 +19,6 @@ their tokens.
 S  units of a text      T  tokens of a text
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import reprlib
@@ -368,7 +366,7 @@ class SentenceTokens(TokenUnits):
     spans: np.ndarray  # (S, 2) int64 characters; they tile the text
     kinds: np.ndarray  # (S,) uint8: the kinds of sentences (`sentence_kinds`); 0 for other units
 
-    def part(self, first: int, last: int) -> SentenceTokens:
+    def part(self, first: int, last: int) -> "SentenceTokens":
         """Return the units [first, last); their spans still refer to the whole text."""
         start = int(self.bounds[first])
         return SentenceTokens(

@@ -16,9 +16,9 @@ from PIL import Image
 from runnel.errors import ReadError
 from runnel.text.documents import pdf as module
 from runnel.text.documents.document import Limits
+from runnel.text.documents.page_part import page_part
 from runnel.text.documents.pdf import read_pdf
 from runnel.text.documents.pdf_layout import PdfPart
-from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
 

@@ -10,9 +10,9 @@ from helpers.texts import repeat
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Limits
+from runnel.text.documents.page_part import page_part
 from runnel.text.documents.pdf import read_pdf
 from runnel.text.documents.pdf_layout import lay_out
-from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.pdf_words import Word
 from runnel.text.documents.reader import DocumentReader
 

@@ -12,8 +12,6 @@
 Files that cannot be parsed are read as plain text, with a warning.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

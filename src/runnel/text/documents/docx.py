@@ -24,9 +24,11 @@ from runnel.text.documents.html import add_page
 from runnel.text.documents.numbering import Numbering, integer, numeral
 from runnel.text.documents.office import Run, length_of, paragraphs
 from runnel.text.documents.parts import (
+    OFF,
     Archive,
     attribute,
     first,
+    is_on,
     parse,
     related,
     tag,
@@ -38,18 +40,16 @@ from runnel.text.documents.symbols import UNKNOWN, in_unicode
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
 _ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
 _NO_LEVEL = -1  # the level of a style for lines of a table of contents
-_OUTLINE = tuple("012345678")  # outline levels of headings; 9 is body text
-_NOTES = {"footnotes": "footnote", "endnotes": "endnote"}
 _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # the number formats of notes
 _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # "rt" are readings of ruby
 # paths of properties: hidden text, fonts, bold text
 _VANISH = "{*}rPr/{*}vanish"
+_HIDDEN_END = "{*}pPr/{*}rPr/{*}vanish"
 _FONTS = "{*}rPr/{*}rFonts"
 _BOLD = "{*}rPr/{*}b"
 # why a run is left out: it has one of these properties
 _OMITTED = {"hidden": (_VANISH,), "deleted": ("{*}rPr/{*}strike", "{*}rPr/{*}dstrike")}
-_OFF = ("0", "false", "none")  # values of a property that is off; without a value it is on
 # what has a background of its own, on which white text is seen: elements, and those with a property
 _FILLED = ("tbl", "txbxContent")
 _FILLS = ("{*}pPr/{*}shd", "{*}rPr/{*}shd", "{*}rPr/{*}highlight")
@@ -61,6 +61,7 @@ _UNSHOWN = {
     "sdt": ("{*}sdtPr/{*}showingPlcHdr",),
 }
 _MOST_BASES = 50  # styles that are based on each other
+_OUTLINE = tuple("012345678")  # outline levels of headings; 9 is body text
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")
 
 
@@ -70,11 +71,11 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
 
     Page numbers are from a word processor's last layout, if it stored page breaks.
     """
-    package = {kind: name for kind, name in related(archive, "").values()}
+    package = dict(related(archive, "").values())
     main = package.get("officeDocument", "word/document.xml")
     body = first(archive, main, "body")
     links = related(archive, main)
-    parts = {kind: name for kind, name in links.values()}
+    parts = dict(links.values())
     canonical = Canonical(limits=limits)
     document = _Document(canonical, archive, links, parts, body.find("{*}sectPr"))
     document.read(body, pages=body.find(".//{*}lastRenderedPageBreak") is not None)
@@ -82,8 +83,9 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     document.flow.page = None
     referred = {note for note in map(_note, body.iter()) if note is not None}
     for kind, name in parts.items():
-        for note in parse(archive, name) if kind in _NOTES else ():
-            key = _NOTES[kind], attribute(note, "id")
+        # "footnotes" and "endnotes"
+        for note in parse(archive, name) if kind[:-1] in _FORMS else ():
+            key = kind[:-1], attribute(note, "id")
             # not a note that only deleted or hidden text refers to
             if key in document.notes or key not in referred:
                 document.read(note, note=document.notes.get(key, ""))
@@ -124,18 +126,12 @@ class _Styles:
         that is on or off, and it is on.
         """
         found = (own, *(style.find(path) for style in self.chain(key)))
-        element = next((element for element in found if element is not None), None)
-        return element is not None and _is_on(element)
+        return is_on(next((element for element in found if element is not None), None))
 
     def level(self, key: str) -> int | None:
         """Return the heading level of a style, 0 for the title, or `_NO_LEVEL`."""
         levels = (_level(value_of(style, "name")) for style in self.chain(key))
         return next((level for level in levels if level is not None), None)
-
-
-def _is_on(element: Element) -> bool:
-    """Return whether a property that is on or off is on."""
-    return attribute(element, "val") not in _OFF
 
 
 def _level(name: str) -> int | None:
@@ -231,7 +227,8 @@ class _Document:
                 kept = ""
             if event == "text" and _loses_end(element):
                 kept += text
-            elif event == "text" and text.strip() and self._is_run_in(element):
+            # a hidden end (in Word, a style separator): the next paragraph goes on in the line
+            elif event == "text" and text.strip() and is_on(element.find(_HIDDEN_END)):
                 kept += self._begin(element, text)
             elif event == "text":
                 self._add(element, kept + text, note)
@@ -259,14 +256,14 @@ class _Document:
             self._style = value_of(element, "pPr/pStyle")
         elif name == "r":
             for why, paths in _OMITTED.items():
-                unseen = why == "hidden" and self._is_unseen(element)
-                if unseen or any(self._is_on(element, path) for path in paths):
+                if any(self._is_on(element, path) for path in paths) or (
+                    why == "hidden" and self._is_unseen(element)
+                ):
                     self.canonical.omitted[why] += length_of(element)
                     return True
         elif name in _UNSHOWN:
             # also an empty field of a form, with the advice to fill it
-            states = (element.find(path) for path in _UNSHOWN[name])
-            unshown = any(state is not None and _is_on(state) for state in states)
+            unshown = any(is_on(element.find(path)) for path in _UNSHOWN[name])
             if unshown and element.find(_UNSHOWN["tr"][1]) is not None:
                 self.canonical.omitted["hidden"] += length_of(element)
             return unshown
@@ -299,9 +296,9 @@ class _Document:
     def _format_of(self, run: Element) -> Run:
         style = value_of(run, "rPr/rStyle")
         aligned = value_of(run, "rPr/vertAlign") or self.styles.value(style, "rPr/vertAlign")
-        holders = self._holders(run)
-        fonts = (attribute(font, "ascii") for one in holders for font in one.findall(_FONTS))
-        return Run(aligned == "superscript", next(filter(None, fonts), ""))
+        fonts = (font for holder in self._holders(run) for font in holder.findall(_FONTS))
+        names = (attribute(font, "ascii") for font in fonts)
+        return Run(aligned == "superscript", next(filter(None, names), ""))
 
     def _written(self, element: Element) -> str | None:
         """Return what a symbol, the mark of a note or a form field stands for."""
@@ -316,7 +313,7 @@ class _Document:
         if note is None:
             return None
         if note not in self.notes:
-            custom = attribute(element, "customMarkFollows") not in ("", *_OFF)
+            custom = attribute(element, "customMarkFollows") not in ("", *OFF)
             self._begin_again(note[0])
             self._numbered[note[0]] += not custom
             self.notes[note] = (
@@ -357,18 +354,11 @@ class _Document:
 
     def _level(self, properties: Element | None, style: str) -> int | None:
         """Return the level of a paragraph that is a heading, 0 for the title, or `_NO_LEVEL`."""
-        level = self.styles.level(style)
         outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
+        level = self.styles.level(style)
         if level is None and outline in _OUTLINE:
             level = _OUTLINE.index(outline) + 1
         return level
-
-    def _is_run_in(self, paragraph: Element) -> bool:
-        """Return whether the end of a paragraph is hidden (in Word, a style separator): the next
-        one goes on in its line.
-        """
-        end = paragraph.find("{*}pPr/{*}rPr/{*}vanish")
-        return end is not None and _is_on(end)
 
     def _begin(self, paragraph: Element, text: str) -> str:
         """Return a paragraph with its number, for the line that it begins. What is below a heading
@@ -419,8 +409,9 @@ class _Document:
 
     def _is_bold(self, paragraph: Element) -> bool:
         style = value_of(paragraph, "pPr/pStyle")
-        runs = paragraph.findall("{*}r")
-        return all(self.styles.is_on(style, _BOLD, run.find(_BOLD)) for run in runs)
+        return all(
+            self.styles.is_on(style, _BOLD, run.find(_BOLD)) for run in paragraph.findall("{*}r")
+        )
 
     def _add_diagram(self, element: Element) -> None:
         """Add the texts of SmartArt, which are in a part of their own."""
@@ -454,8 +445,7 @@ def _continues(cell: Element, merge: str) -> bool:
 
 def _loses_end(paragraph: Element) -> bool:
     """Return whether the end of a paragraph was deleted or moved away: it goes on in the next."""
-    end = paragraph.find("{*}pPr/{*}rPr")
-    return end is not None and any(tag(change) in _REMOVED for change in end)
+    return any(paragraph.find(f"{{*}}pPr/{{*}}rPr/{{*}}{name}") is not None for name in _REMOVED)
 
 
 def _field_value(field: Element) -> str | None:
@@ -463,8 +453,7 @@ def _field_value(field: Element) -> str | None:
     box = field.find("{*}checkBox")
     if box is not None:
         states = (*box.findall("{*}checked"), *box.findall("{*}default"))
-        checked = states and _is_on(states[0])
-        return "\u2612" if checked else "\u2610"
+        return "\u2612" if states and is_on(states[0]) else "\u2610"
     chosen = value_of(field, "ddList/result") or "0"
     entries = enumerate(field.findall("{*}ddList/{*}listEntry"))
     return next((attribute(entry, "val") for n, entry in entries if str(n) == chosen), None)

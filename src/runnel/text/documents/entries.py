@@ -17,8 +17,6 @@ To change what counts as a beginning, change `LINES`; how many lines must begin 
 numbers from `_CLEAR` on; what is tried first, the order in `of`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -173,7 +173,7 @@ class TableRow:
     def is_title(self, columns: Sequence[int]) -> bool:
         """Return whether it is one value over all columns of a table. `columns`: their starts."""
         first = self.values[0]
-        whole = first.start <= columns[0] and first.end > columns[-1]
+        whole = first.start <= columns[0] <= columns[-1] < first.end
         return len(columns) > 1 and len(self.values) == 1 and (whole or len(self.cells) == 1)
 
 
@@ -233,9 +233,9 @@ class TableBlock:
             marker = row.filled[0].text if len(row.filled) == 2 else ""
             item = pieces[1] if _MARKER.fullmatch(marker) else None
             if isinstance(item, FlowBlock):
-                shown = "" if _BULLET.match(marker) else f"{marker} "
+                shown = item.text if _BULLET.match(marker) else f"{marker} {item.text}"
                 kind = "item" if item.level is None else item.kind
-                pieces[:2] = [item._replace(text=shown + item.text, kind=kind)]
+                pieces[:2] = [item._replace(text=shown, kind=kind)]
             yield from pieces
 
     def add_to(self, canonical: Canonical) -> None:
@@ -279,12 +279,11 @@ class TableBlock:
             counted = {value.start for value in line.values if is_amount(value.text)}
             # new names of columns: no amount where there were amounts above
             names = not counted and starts & amounts
-            single = len(starts) == 1 and len(columns) > 1
             if part and (
                 part[-1].level is not None
                 or line.level is not None
                 or (line.has_names and not part[-1].has_names)
-                or (gap and (single or names or not starts <= columns))
+                or (gap and (len(starts) == 1 < len(columns) or names or not starts <= columns))
             ):
                 yield part
                 part = []
@@ -409,13 +408,13 @@ def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> l
     return texts
 
 
+@dataclass(slots=True)
 class Flow:
     """The blocks of a page in order, with the open tables. Set `page` before adding."""
 
-    def __init__(self) -> None:
-        self.pieces: list[FlowBlock | TableBlock] = []
-        self.page: int | None = None
-        self._open: list[TableBlock] = []
+    pieces: list[FlowBlock | TableBlock] = field(default_factory=list)
+    page: int | None = None
+    _open: list[TableBlock] = field(default_factory=list)
 
     @property
     def table(self) -> TableBlock | None:
@@ -430,9 +429,7 @@ class Flow:
         """Add a block to the open cell or to the page, unless it is empty."""
         if not piece.text.strip():
             return
-        if self.page:
-            piece = piece._replace(page=self.page)
-        self._target().append(piece)
+        self._target().append(piece._replace(page=self.page))
 
     def _target(self) -> list[FlowBlock | TableBlock]:
         """Return what blocks are added to."""
@@ -517,8 +514,11 @@ def _is_caption(piece: FlowBlock | TableBlock | None) -> TypeGuard[FlowBlock]:
         return False
     if piece.kind == CAPTION:
         return not _FIGURE.match(piece.text)
-    named = piece.kind == "paragraph" and len(piece.text) <= _MOST_CAPTION
-    return named and _CAPTION.match(piece.text) is not None
+    return (
+        piece.kind == "paragraph"
+        and len(piece.text) <= _MOST_CAPTION
+        and _CAPTION.match(piece.text) is not None
+    )
 
 
 def spanned(text: str | None) -> int:

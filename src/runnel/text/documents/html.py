@@ -12,14 +12,13 @@ out. The text of a page is in nodes named "-text", which also come as "skip", bu
    contents, in the blocks of the whole page.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from runnel.errors import ReadError
 from runnel.files import Decoded
@@ -29,9 +28,6 @@ from runnel.text.documents.parts import walk
 from runnel.text.documents.raised import raised
 from runnel.text.documents.styles import LEVEL, RAISED, SHOWN, UNSHOWN, styled_nodes
 from runnel.text.documents.table import SEPARATOR
-
-if TYPE_CHECKING:
-    from selectolax.lexbor import LexborNode
 
 _LEFT_OUT = frozenset(
     "head script style template svg annotation iframe object embed canvas audio video "
@@ -135,8 +131,6 @@ def add_page(
     """Add the blocks of a page to a text; return the page's title. `others`: the names of the other
     pages of its book.
     """
-    from selectolax.lexbor import LexborHTMLParser
-
     # HTML has no <title/>: its rules would read everything after it as the title
     if _XHTML.match(markup):
         markup = _SELF_CLOSED.sub(r"<\1\2></\1>", markup)

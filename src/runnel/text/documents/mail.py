@@ -4,8 +4,6 @@ A message has its subject as a heading, its other headers as lines, and its body
 there is one, else html. Attached messages are read below it; other attachments are named.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import suppress

@@ -18,8 +18,6 @@ caption of the table, "" if it has none, then a name for each part that the row 
 is a part before the first bar or tag: "| a | b |" is "", "a", "b" and "".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -2,8 +2,6 @@
 of outputs as tables.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -4,13 +4,11 @@ Levels count from 0. An abstract definition has up to nine levels; instances (`n
 definition count on, unless they override its levels.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from xml.etree.ElementTree import Element
 
-from runnel.text.documents.parts import attribute, value_of
+from runnel.text.documents.parts import attribute, is_on, value_of
 
 _LEVELS = 9
 _PLACE = re.compile(r"%([1-9])")  # in "%1.%2.", the number of a level, counted from 1 here
@@ -64,13 +62,14 @@ class Numbering:
         self._counts: dict[str, dict[int, int]] = {}
         self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
         self._linked = {
-            value_of(definition, "styleLink"): definition for definition in self._abstract.values()
+            style: definition
+            for definition in self._abstract.values()
+            if (style := value_of(definition, "styleLink"))
         }
 
     def level_of(self, instance: str, style: str) -> int | None:
         """Return the level that a paragraph style is linked to; None if there is none."""
-        definition = self._definition(instance)
-        for element in () if definition is None else definition.findall("{*}lvl"):
+        for element in self._definition(instance).findall("{*}lvl"):
             if style and value_of(element, "pStyle") == style:
                 return integer(attribute(element, "ilvl"), 0)
         return None
@@ -79,13 +78,11 @@ class Numbering:
         """Count a paragraph; return its number. "" for a bullet, and for an instance or level that
         is not defined.
         """
-        definition = self._definition(instance)
-        if definition is None or not 0 <= level < _LEVELS:
-            return ""
         levels, starts = self._levels_of(instance)
         if level not in levels:
             return ""
-        counts = self._counts.setdefault(attribute(definition, "abstractNumId"), {})
+        definition = attribute(self._definition(instance), "abstractNumId")
+        counts = self._counts.setdefault(definition, {})
         override = starts.get(level)
         if level not in counts or (override is not None and (instance, level) not in self._begun):
             counts[level] = _start(levels[level]) if override is None else override
@@ -97,29 +94,25 @@ class Numbering:
             if level < restart:
                 counts.pop(deeper, None)
         for above in range(level):
-            first = _start(levels[above]) if above in levels else 1
-            counts.setdefault(above, first)
+            counts.setdefault(above, _start(levels[above]) if above in levels else 1)
         return _shown(levels, counts, level, self._language)
 
-    def _definition(self, instance: str) -> Element | None:
-        """Return the abstract definition of an instance. One that names a style (numStyleLink)
-        stands for the definition that names the same style as its own (styleLink).
+    def _definition(self, instance: str) -> Element:
+        """Return the abstract definition of an instance, which has no levels if the file has none.
+        One that names a style (numStyleLink) stands for the definition that names the same style as
+        its own (styleLink).
         """
-        element = self._instances.get(instance)
-        definition = self._abstract.get(
-            "" if element is None else value_of(element, "abstractNumId")
-        )
-        link = "" if definition is None else value_of(definition, "numStyleLink")
-        return self._linked.get(link, definition) if link else definition
+        number = value_of(self._instances.get(instance), "abstractNumId")
+        definition = self._abstract.get(number, Element("abstractNum"))
+        return self._linked.get(value_of(definition, "numStyleLink"), definition)
 
     def _read_levels(self, instance: str) -> tuple[dict[int, Element], dict[int, int]]:
-        """Return the levels of an instance that is defined, and the numbers at which some of them
-        begin in it, if others.
+        """Return the levels of an instance, and the numbers at which some of them begin in it, if
+        others.
         """
-        definition = self._definition(instance)
-        overrides = self._instances[instance].findall("{*}lvlOverride")
+        overrides = self._instances.get(instance, Element("num")).findall("{*}lvlOverride")
         own = [level for override in overrides for level in override.findall("{*}lvl")]
-        levels = [*(() if definition is None else definition.findall("{*}lvl")), *own]
+        levels = [*self._definition(instance).findall("{*}lvl"), *own]
         return {integer(attribute(level, "ilvl"), 0): level for level in levels}, {
             integer(attribute(override, "ilvl"), 0): integer(start, 1)
             for override in overrides
@@ -150,8 +143,7 @@ def _shown(levels: dict[int, Element], counts: dict[int, int], level: int, langu
     own = levels[level]
     if value_of(own, "numFmt") == "bullet":
         return ""
-    legal = own.find("{*}isLgl")  # all numbers are decimal
-    decimal = legal is not None and attribute(legal, "val") not in ("0", "false")
+    decimal = is_on(own.find("{*}isLgl"))  # all numbers are
 
     def number(match: re.Match[str]) -> str:
         place = int(match[1]) - 1

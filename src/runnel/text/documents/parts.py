@@ -2,8 +2,6 @@
 versions differ in namespaces.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import xml.etree.ElementTree as ElementTree
@@ -21,6 +19,7 @@ from runnel.text.documents.document import Limits
 _READABLE_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1  # a flag of an entry
+OFF = ("0", "false", "none")  # values of a property that is off
 _T = TypeVar("_T")
 
 
@@ -49,7 +48,7 @@ class Archive:
                 raise ReadError(f"{entry.filename!r} in the archive is {how}")
         self.names = frozenset(entry.filename for entry in entries)
 
-    def __enter__(self) -> Archive:
+    def __enter__(self) -> "Archive":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,6 +109,11 @@ def value_of(element: Element | None, path: str) -> str:
         None if element is None else element.find("/".join(f"{{*}}{x}" for x in path.split("/")))
     )
     return "" if child is None else attribute(child, "val")
+
+
+def is_on(element: Element | None) -> bool:
+    """Return whether a property that is on or off is there and on; without a value it is on."""
+    return element is not None and attribute(element, "val") not in OFF
 
 
 def title_of(archive: Archive, name: str) -> str | None:

@@ -11,8 +11,6 @@ A page has an index, from 0, in PDFium and in the dicts `outline`, `words`, `lin
 `edges`. It has a number, from 1, in `PdfPart.page`, in warnings and for the reader.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +18,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from pypdfium2 import PdfDocument, PdfFormEnv, PdfiumError, raw
 
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import add_fields
+from runnel.text.documents.pdf_grid import drawn_lines, put_tables, take_tables
 from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out, level_names
 from runnel.text.documents.pdf_parts import (
     join_sentences,
@@ -36,9 +37,6 @@ from runnel.text.documents.pdf_parts import (
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Box, Word, words_of, words_of_text
 from runnel.text.documents.table import add_rows
-
-if TYPE_CHECKING:
-    from pypdfium2 import PdfDocument
 
 _DAMAGED = "damaged, and could not be read"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
@@ -70,11 +68,9 @@ class _Problems:
 @contextmanager
 def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
     """Open a PDF; ReadError if it is encrypted or damaged."""
-    import pypdfium2
-
     try:
-        document = pypdfium2.PdfDocument(path)
-    except pypdfium2.PdfiumError as error:
+        document = PdfDocument(path)
+    except PdfiumError as error:
         if getattr(error, "err_code", None) == _PASSWORD:
             raise ReadError(
                 "an encrypted PDF; save a copy without a password, for example with qpdf --decrypt"
@@ -94,8 +90,6 @@ def read_pdf(
 
     `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
-    from pypdfium2 import PdfFormEnv, raw
-
     with open_pdf(path) as document:
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
             raise ReadError(
@@ -129,8 +123,6 @@ def _read_parts(
     """Return the parts of all pages. Reading is `NEAR` pages ahead of laying out: which lines of a
     page are running heads is known only from the pages before and after it.
     """
-    from runnel.text.documents.pdf_grid import put_tables, take_tables  # imports numpy
-
     running = RunningLines(
         {index: [entry.title for entry in entries] for index, entries in outline.items()}
     )
@@ -171,10 +163,6 @@ def _read_page(
     """Return the words, the drawn lines and the filled fields of a page; add the page to
     `problems`, if it has some.
     """
-    from pypdfium2 import PdfiumError, raw
-
-    from runnel.text.documents.pdf_grid import drawn_lines  # imports numpy
-
     try:
         with closing(document[index]) as page:
             seen = words_of(page)

@@ -2,18 +2,15 @@
 page's text, or with their labels.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_ushort, cast, create_string_buffer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from pypdfium2 import PdfDocument, PdfPage, raw
 
 from runnel.text.documents.pdf_words import HIDDEN, Box, PageWords, Word, is_inside, turned
-
-if TYPE_CHECKING:
-    from pypdfium2 import PdfDocument, PdfPage
 
 _FIELD_BYTES = 1 << 20  # the most bytes of a value
 _NEAR = 1.5  # the largest distance of a label above or below its field, in heights of its words
@@ -79,8 +76,6 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int, faults: set[str]) 
     """Return the fields of a page that are seen and have a value; add what must be said of others
     to the faults. `angle`: quarter turns after which the page's text is upright.
     """
-    from pypdfium2 import raw
-
     form = document.formenv
     fields: list[_Field] = []
     kind = document.get_formtype()
@@ -126,8 +121,6 @@ def _fields(document: PdfDocument, page: PdfPage, angle: int, faults: set[str]) 
 
 def _value(form: Any, annotation: Any) -> str:
     """Return what a field shows; "" if it is empty or the annotation is no field."""
-    from pypdfium2 import raw
-
     kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
     if kind in (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON):
         return CHECKED if raw.FPDFAnnot_IsChecked(form, annotation) else UNCHECKED

@@ -10,8 +10,6 @@ All places are in points, in coordinates in which the text is upright. A `Box` i
 right, top); a cell is the box of the lines around it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +18,10 @@ from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from pypdfium2 import PdfPage, raw
 
 from runnel.text.documents.pdf_layout import (
     NUMERIC,
@@ -34,10 +33,8 @@ from runnel.text.documents.pdf_layout import (
     line_of,
     rows_of,
 )
-from runnel.text.documents.pdf_words import Box, Word, runs, turned
-
-if TYPE_CHECKING:
-    from pypdfium2 import PdfPage
+from runnel.text.documents.pdf_words import Box, Word, turned
+from runnel.text.documents.runs import runs
 
 _THIN = 3.0  # the most points across a line, and between two lines that are one
 _SHORTEST = 4.0  # points of a line
@@ -56,8 +53,6 @@ _LEAST_LABELED = 0.8
 
 def drawn_lines(page: PdfPage) -> list[Box]:
     """Return the horizontal and vertical lines of a page, in its own coordinates."""
-    from pypdfium2 import raw
-
     paths = list(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1))
     if len(paths) > _MOST_DRAWN:
         return []
@@ -67,11 +62,11 @@ def drawn_lines(page: PdfPage) -> list[Box]:
         if min(right - left, top - bottom) <= _THIN:
             lines.append((left, bottom, right, top))
         else:
-            lines += _stroked_lines(path, raw)
+            lines += _stroked_lines(path)
     return [line for line in lines if max(line[2] - line[0], line[3] - line[1]) >= _SHORTEST]
 
 
-def _stroked_lines(path: Any, raw: Any) -> Iterator[Box]:
+def _stroked_lines(path: Any) -> Iterator[Box]:
     """Yield the lines of a path that is drawn with a pen, such as a rectangle or a whole grid."""
     fill = c_int()
     stroke = c_int()
@@ -155,7 +150,7 @@ def _whole(lines: Sequence[Box], first: int) -> np.ndarray:
         if line[first + 2] - line[first] > line[3 - first] - line[1 - first]
     )
     whole: list[list[float]] = []
-    for run in runs(pieces, lambda a, b: b[0] <= a[0] + _THIN):
+    for run in runs(pieces, lambda run, piece: piece[0] <= run[-1][0] + _THIN):
         place = (run[0][0] + run[-1][0]) / 2
         for _, begin, end in sorted(run, key=itemgetter(1)):
             if whole and whole[-1][0] == place and begin <= whole[-1][2] + _THIN:

@@ -10,8 +10,6 @@ and then, for all pages together and in this order,
     mark_headings    marks titles by size, font and number, if the PDF has no outline
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,6 +21,7 @@ from runnel.text.documents.headings import is_title
 from runnel.text.documents.pdf_layout import CAPTION, NUMERIC, SENTENCE_END, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
+from runnel.text.sentences import split_sentences
 
 _SPLIT_WORD = re.compile(rf"(?<!\w)(\w++){HYPHEN}(\w++)")  # possessive: no backtracking
 _WORD = re.compile(r"\w+(?:-\w+)*")
@@ -155,8 +154,6 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int) -> int | None:
 
 def _end_of_sentence(begin: str, rest: str) -> int:
     """Return where a sentence ends that begins in another text."""
-    from runnel.text.sentences import split_sentences
-
     start = len(begin[-_TAIL:]) + 1
     sentences = split_sentences(f"{begin[-_TAIL:]}\n{rest[:_TAIL]}")
     return min(end for _, end in sentences.tolist() if end > start) - start

@@ -4,76 +4,28 @@ The canonical text is not the page's: hyphens, ligatures and note numbers are re
 heads are left out. A part is found by its letters and digits, which stay.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import struct
 import unicodedata
 import zlib
 from contextlib import closing
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pypdfium2 import PdfBitmap, PdfPage
 
 from runnel.errors import ReadError
-from runnel.records import Places
+from runnel.text.documents.page_part import PIXELS, PagePart
 from runnel.text.documents.pdf import open_pdf
 from runnel.text.documents.pdf_layout import lay_out
 from runnel.text.documents.pdf_words import Box, around, on_picture, words_of
 
-if TYPE_CHECKING:
-    from pypdfium2 import PdfBitmap, PdfPage
-
-PIXELS = 2_500_000  # the pixels of a picture: a page of A4 has 160 dots per inch
-OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
 # the least share of the lower box's height that two boxes of a line have in common: a comma hangs
 # below
 _SAME_LINE = 0.2
 _FOUND = 0.5  # the least share of a part's letters that must be on the page in one piece
-
-
-@dataclass(frozen=True, slots=True)
-class PagePart:
-    """A part of a document on one page."""
-
-    page: int  # the number of the page, from 1
-    before: str  # the text of the page before the part, to tell repetitions apart
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class PagePicture:
-    """A page as a picture in PNG, with a box around each line of a part."""
-
-    page: int
-    png: bytes
-    # as shares of the picture's width and height; empty if the part was not found
-    boxes: tuple[Box, ...]
-
-
-def page_part(text: str, places: Places, start: int, end: int) -> PagePart | None:
-    """Return the part of `text[start:end]` that is on its first page; None if it is on none."""
-    spans = places.spans()
-    page = next(
-        (
-            page
-            for first, last, _, page in spans
-            if last > start and first < end and page is not None
-        ),
-        None,
-    )
-    if page is None:
-        return None
-    blocks = [(first, last) for first, last, _, its_page in spans if its_page == page]
-    before = "".join(text[first : min(last, start)] for first, last in blocks if first < start)
-    return PagePart(
-        page,
-        before,
-        "".join(text[max(first, start) : min(last, end)] for first, last in blocks if last > start),
-    )
 
 
 def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[str, object]:

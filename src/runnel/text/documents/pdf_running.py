@@ -7,8 +7,6 @@ left out, and returns those that are kept. The frame of a line is its text with 
 replaced: lines with the same frame on several pages are one running line.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

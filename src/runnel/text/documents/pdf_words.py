@@ -21,7 +21,7 @@ import re
 import sys
 from cmath import rect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from ctypes import addressof, byref, c_int, c_uint, c_ulong, c_ushort, create_string_buffer
 from dataclasses import dataclass, field, replace
@@ -30,17 +30,16 @@ from itertools import pairwise
 from math import atan2, hypot, inf, pi, remainder, sin, tan
 from operator import attrgetter, itemgetter
 from statistics import median, mode
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+from pypdfium2 import PdfPage, PdfTextPage, raw
+
+from runnel.text.documents.page_part import Box
 from runnel.text.documents.raised import raised
+from runnel.text.documents.runs import runs
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from pypdfium2 import PdfPage, PdfTextPage
-
-T = TypeVar("T")
-Box = tuple[float, float, float, float]  # left, bottom, right, top; in points
 HYPHEN = "\ufffe"  # PDFium's character for a hyphen at the end of a line, with the line end
 # what is written in place of a character: letters of a ligature; of TeX, also other signs
 LIGATURES = {
@@ -264,8 +263,6 @@ def on_picture(page: PdfPage, rectangle: Box) -> Box:
     """Return a rectangle of the page's own coordinates as shares of its picture: left, top, right,
     bottom.
     """
-    from pypdfium2 import raw
-
     left, bottom, right, top = rectangle
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -282,9 +279,6 @@ class _Reader:
     """Reads the words of one page."""
 
     def __init__(self, page: PdfPage, layer: PdfTextPage) -> None:
-        from pypdfium2 import raw
-
-        self.raw = raw
         self.page = page
         self.layer = layer.raw
         self.text = layer.get_text_range()
@@ -324,11 +318,10 @@ class _Reader:
     def box(self, at: int) -> Box | None:
         """Return the box of a character; None if it has no extent."""
         box = self.rectangle
-        self.raw.FPDFText_GetLooseCharBox(self.layer, at, self.reference)
+        raw.FPDFText_GetLooseCharBox(self.layer, at, self.reference)
         return (box.left, box.bottom, box.right, box.top) if box.top > box.bottom else None
 
     def _look(self, at: int) -> _Look:
-        raw = self.raw
         drawn = raw.FPDFText_GetTextObject(self.layer, at)
         key = addressof(drawn.contents) if drawn else 0
         if key in self.looks:
@@ -372,11 +365,11 @@ class _Reader:
     def _is_artifact(self, drawn: Any) -> bool:
         """Return whether a text object has the mark of what is no part of the text."""
         name = (c_ushort * (len(_ARTIFACT) // 2))()
-        count = self.raw.FPDFPageObj_CountMarks(drawn)
+        count = raw.FPDFPageObj_CountMarks(drawn)
         return any(
-            self.raw.FPDFPageObjMark_GetName(mark, name, len(_ARTIFACT), byref(c_ulong()))
+            raw.FPDFPageObjMark_GetName(mark, name, len(_ARTIFACT), byref(c_ulong()))
             and bytes(name) == _ARTIFACT
-            for mark in (self.raw.FPDFPageObj_GetMark(drawn, number) for number in range(count))
+            for mark in (raw.FPDFPageObj_GetMark(drawn, number) for number in range(count))
         )
 
     def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
@@ -544,12 +537,12 @@ class _Reader:
         before: dict[int, int] = {}
         fill = c_int()
         for drawn in self.page.get_objects():
-            if drawn.type == self.raw.FPDF_PAGEOBJ_TEXT:
+            if drawn.type == raw.FPDF_PAGEOBJ_TEXT:
                 before[addressof(drawn.raw.contents)] = len(boxes)
-            elif drawn.level == 0 and not self.raw.FPDFPageObj_HasTransparency(drawn):
+            elif drawn.level == 0 and not raw.FPDFPageObj_HasTransparency(drawn):
                 # sets `fill` for a path only, and whether its line is drawn, which covers nothing
-                self.raw.FPDFPath_GetDrawMode(drawn, byref(fill), byref(c_int()))
-                if drawn.type == self.raw.FPDF_PAGEOBJ_IMAGE or fill.value:
+                raw.FPDFPath_GetDrawMode(drawn, byref(fill), byref(c_int()))
+                if drawn.type == raw.FPDF_PAGEOBJ_IMAGE or fill.value:
                     boxes.append(drawn.get_bounds())
                     fill.value = 0
         return boxes, before
@@ -603,7 +596,7 @@ class _Reader:
         width, height = self.page.get_size()
         boxes = [
             picture.get_bounds()
-            for picture in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE])
+            for picture in self.page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])
         ]
         area = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes)
         return all(look.invisible for look in looks) or area >= _SCAN * width * height
@@ -612,7 +605,7 @@ class _Reader:
         """Return whether an upright text object has no characters in PDFium's text."""
         boxes = [
             text.get_bounds()
-            for text in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
+            for text in self.page.get_objects(filter=[raw.FPDF_PAGEOBJ_TEXT])
             if addressof(text.raw.contents) not in self.looks
         ]
         return any(top - bottom > _VERTICAL * (right - left) for left, bottom, right, top in boxes)
@@ -648,16 +641,6 @@ class _Reader:
                     self.faults.add(_DOUBTFUL)
 
 
-def runs(items: Iterable[T], belongs: Callable[[T, T], bool]) -> list[list[T]]:
-    """Return items in runs. `belongs`: of an item and the next one, whether they are in one run."""
-    found: list[list[T]] = []
-    for item in items:
-        if not found or not belongs(found[-1][-1], item):
-            found.append([])
-        found[-1].append(item)
-    return found
-
-
 def _straighten(words: list[Word], turn: float) -> list[Word]:
     """Return the words of a page that was scanned askew in level lines. `turn`: in radians."""
     if not _LEVEL < abs(turn) < _SLANTED:
@@ -687,7 +670,9 @@ def _erect(words: Sequence[Word], looks: Sequence[_Look]) -> list[Word]:
     usual = mode([look.angle for look in looks if not look.slant] or [0])
     lines = runs(
         zip(words, looks, strict=True),
-        lambda a, b: a[1].slant == b[1].slant and abs(a[0].bottom - b[0].bottom) < 1,
+        lambda line, b: (
+            line[-1][1].slant == b[1].slant and abs(line[-1][0].bottom - b[0].bottom) < 1
+        ),
     )
     return [word for line in lines for word in _stand(line, usual)]
 
@@ -787,8 +772,11 @@ def _with_initials(words: list[Word]) -> list[Word]:
     return words
 
 
-def _are_letters(before: Word, word: Word) -> bool:
-    """Return whether two words are short, in one line and font, and close to each other."""
+def _are_letters(run: Sequence[Word], word: Word) -> bool:
+    """Return whether the last word of a run and another word are short, in one line and font, and
+    close to each other.
+    """
+    before = run[-1]
     return (
         not word.line_start
         and max(len(before.text), len(word.text)) <= _PIECE

@@ -2,11 +2,8 @@
 places, tables row by row, SmartArt and notes.
 """
 
-from __future__ import annotations
-
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -16,6 +13,7 @@ from runnel.text.documents.flow import Flow, TableBlock, spanned
 from runnel.text.documents.numbering import integer, numeral
 from runnel.text.documents.office import Run, length_of, paragraphs, unused_alternatives
 from runnel.text.documents.parts import Archive, attribute, parse, related, tag, title_of
+from runnel.text.documents.runs import runs
 
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
@@ -230,19 +228,17 @@ def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> li
     ]
 
 
-def _cards(rows: Iterable[list[_Placed]]) -> Iterator[list[_Placed]]:
-    """Yield rows of boxes; rows that make cards beside each other, as titles above their texts, are
-    one. Boxes of the same height below each other are a table, which has rows.
+def _cards(rows: list[list[_Placed]]) -> list[list[_Placed]]:
+    """Return rows of boxes; rows that make cards beside each other, as titles above their texts,
+    are one. Boxes of the same height below each other are a table, which has rows.
     """
-    listed = list(rows)
-    cards: list[_Placed] = []
-    for above, row, below in zip([[], *listed], listed, [*listed[1:], []], strict=False):
-        if cards and (_times(above, row) <= _SAME or 0 < _times(row, below) <= _SAME):
-            yield cards
-            cards = []
-        cards = cards + row
-    if cards:
-        yield cards
+
+    def goes_on(card: list[tuple[list[_Placed], ...]], rows: tuple[list[_Placed], ...]) -> bool:
+        above, row, below = rows
+        return _times(above, row) > _SAME and not 0 < _times(row, below) <= _SAME
+
+    neighbors = zip([[], *rows], rows, [*rows[1:], []], strict=False)
+    return [[box for _, row, _ in card for box in row] for card in runs(neighbors, goes_on)]
 
 
 def _times(upper: list[_Placed], lower: list[_Placed]) -> float:
@@ -263,18 +259,13 @@ def _strips(
     placed: Sequence[_Placed],
     start: Callable[[_Box], int],
     size: Callable[[_Box], int],
-) -> Iterator[list[_Placed]]:
-    """Sort boxes into rows (by y and height) or columns (by x and width), and yield each. A row has
-    its first box, and the boxes that begin before the middle of that first box.
+) -> list[list[_Placed]]:
+    """Return boxes in rows (by y and height) or columns (by x and width). A row has its first box,
+    and the boxes that begin before the middle of that first box.
     """
-    strip: list[_Placed] = []
-    middle = -math.inf  # of the first box of the strip
-    for box, shapes in sorted(placed, key=lambda pair: start(pair[0])):
-        if strip and start(box) > middle:
-            yield strip
-            strip = []
-        if not strip:
-            middle = start(box) + size(box) / 2
-        strip.append((box, shapes))
-    if strip:
-        yield strip
+
+    def begins_in(strip: list[_Placed], shape: _Placed) -> bool:
+        first = strip[0][0]
+        return start(shape[0]) <= start(first) + size(first) / 2
+
+    return runs(sorted(placed, key=lambda shape: start(shape[0])), begins_in)

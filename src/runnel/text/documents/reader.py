@@ -39,7 +39,7 @@ from runnel.text.documents.document import (
     recognize,
 )
 from runnel.text.documents.ocr import Ocr
-from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
+from runnel.text.documents.page_part import OCR_PIXELS, PIXELS, PagePart, PagePicture
 from runnel.text.documents.rows import read_row_documents
 from runnel.text.lines import DAMAGED, unpacked
 
@@ -221,7 +221,7 @@ class DocumentReader:
         return replace(document, warnings=(*document.warnings, *failed))
 
     def picture(self, path: str | Path, part: PagePart, *, name: str | None = None) -> PagePicture:
-        """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the
+        """Return the page of a PDF with a part of its text (`page_part`), and where the
         part is on it.
         """
         name = name or str(path)

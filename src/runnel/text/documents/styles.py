@@ -1,12 +1,8 @@
 """Styles of HTML pages, as far as they hide or raise text."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from selectolax.lexbor import LexborHTMLParser
+from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 # in a rule or an attribute "style": display: none; visibility: hidden; font-size: 0
 UNSHOWN = re.compile(
@@ -37,8 +33,6 @@ def styled_nodes(tree: LexborHTMLParser, on: re.Pattern[str], off: re.Pattern[st
     Of several rules for an element the last holds. Rules for some screens only, and for states of
     an element, are not applied.
     """
-    from selectolax.lexbor import SelectolaxError
-
     sheets = [
         style.text()
         for style in tree.css("style")

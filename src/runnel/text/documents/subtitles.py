@@ -4,8 +4,6 @@ Each block begins where a sentence or a speaker begins, and its heading is the t
 cue. Numbers, times, tags, notes and styles are no text.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator

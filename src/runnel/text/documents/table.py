@@ -4,8 +4,6 @@ A row in a document's text is its cells, joined by " | "; an empty cell keeps it
 reader of a single row lacks is its `Block.lead`: the caption and the name of each column.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import pairwise

@@ -17,8 +17,6 @@ whole text, except `at`, `above`, `first` and `last` where a list of `_Line` is 
 are places in the list. In examples, " / " is a line end.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from bisect import bisect_right

@@ -16,8 +16,8 @@ from runnel.errors import ReadError, RunnelError, UnsupportedKind
 from runnel.files import decode
 from runnel.formats import FORMATS
 from runnel.text.documents.document import DocumentText, Limits, reader_of
+from runnel.text.documents.page_part import PagePart
 from runnel.text.documents.parts import Archive
-from runnel.text.documents.pdf_picture import PagePart, draw_page
 
 _GRACE_S = 5  # after the time at which the caller would have ended this process
 
@@ -71,6 +71,8 @@ def _answer(task: _Task, limits: Limits) -> dict[str, object]:
     path = task["path"]
     try:
         if "part" in task:
+            from runnel.text.documents.pdf_picture import draw_page  # imports PDFium
+
             return {"picture": draw_page(path, PagePart(**task["part"]), task["pixels"])}
         return {"document": _parse(path, limits, task).to_wire()}
     except RunnelError as error:

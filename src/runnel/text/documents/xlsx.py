@@ -1,21 +1,19 @@
 """Read Excel workbooks (xlsx): each sheet under a heading, table by table."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import warnings
-from typing import TYPE_CHECKING
+
+from openpyxl import load_workbook
+from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
+from openpyxl.utils import range_boundaries
+from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
 from runnel.errors import ReadError, errors_as
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock
 from runnel.text.documents.numbering import integer
 from runnel.text.documents.parts import Archive, parse, related
-
-if TYPE_CHECKING:
-    from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
-    from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
 # a cell with a formula and no result: <c r="A1"><f>SUM(B:B)</f></c>
 _NO_RESULT = re.compile(
@@ -44,8 +42,6 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     """Read all sheets, also hidden ones, table by table; of formulas the stored results are
     read.
     """
-    import openpyxl
-
     # refuses entities
     parts = (
         archive.read_xml(name) for name in sorted(archive.names) if name.endswith((".xml", ".rels"))
@@ -63,7 +59,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     with damage, warnings.catch_warnings(), open(archive.path, "rb") as file:
         # about parts that have no text: styles, validations, extensions
         warnings.simplefilter("ignore")
-        workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        workbook = load_workbook(file, read_only=True, data_only=True)
         title = workbook.properties.title
         for sheet in workbook.worksheets:
             canonical.add(sheet.title, level=1)
@@ -113,8 +109,6 @@ def _marks(
     rows with names of columns, how many rows at the top do not scroll, and of each pivot table the
     rows, and the columns with their labels.
     """
-    from openpyxl.utils import range_boundaries
-
     xml = archive.read(name)
     ranges = (range_boundaries(match[1].decode()) for match in _MERGED.finditer(xml))
     merged = {(left, top): (right, bottom) for left, top, right, bottom in ranges}
