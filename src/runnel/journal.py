@@ -15,8 +15,6 @@ An OUT.sqlite with content that is no journal is never changed: StoreError, or b
 it stays.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging
@@ -25,7 +23,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.files import (
@@ -107,7 +105,7 @@ class Journal:
         self._checked = False  # by `_look`: OUT.sqlite is a journal, or does not exist
         self._count: int | None = None  # of the rows; None: OUT.sqlite is not open
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         expect_replaceable(self.out)
         self._lock.acquire()
         with ExitStack() as failed:

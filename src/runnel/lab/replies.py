@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import Condition
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from runnel.errors import EndpointError, RunnelError
 from runnel.files import create_folder, digest, sweep
@@ -36,37 +36,26 @@ class Stopped(RunnelError):
 
 
 class Replies:
-    """A language model whose replies are stored. Use as a context manager, from any number of
-    threads.
+    """A language model whose replies are stored (`stored_replies`), for any number of threads.
 
     A reply is stored before it is returned; after a crash only requests that were not yet answered
     are sent again.
 
     Args:
         endpoint: the language model.
-        path: the store is the file PATH.sqlite; it is created, as a file that others cannot read.
-
-    Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from
-    another program.
+        journal: the store, with a row for each reply.
     """
 
-    def __init__(self, endpoint: LanguageModelClient, path: Path) -> None:
+    def __init__(self, endpoint: LanguageModelClient, journal: Journal) -> None:
         self.endpoint = endpoint
         # For each `version` of `ask`, the counts (`_COUNTED`) of the replies of this run. Stored
         # replies count too; each reply counts once.
         self.used: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._journal = Journal(path, {})  # the store, PATH.sqlite; a row for each reply
+        self._journal = journal
         self._changed = Condition()  # guards everything below
         self._asking: set[str] = set()
         self._seen: set[str] = set()
         self._failures = 0
-
-    def __enter__(self) -> Self:
-        self._journal.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._journal.__exit__()
 
     def ask(
         self,
@@ -128,13 +117,17 @@ class Replies:
 def stored_replies(
     folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient
 ) -> Iterator[Replies]:
-    """Open the replies that are stored in a folder, which is created."""
-    create_folder(folder)
-    with Replies(endpoint, folder / "replies") as replies:
+    """Open the replies that are stored in a folder, which is created, in replies.sqlite, a file
+    that others cannot read.
+
+    Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from
+    another program.
+    """
+    with Journal(create_folder(folder) / "replies", {}) as journal:
         judged = "".join(f", judged by {judge.model}" for judge in judges)
         sweep(folder)  # removes partial files of processes that were killed
         notify(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
-        yield replies
+        yield Replies(endpoint, journal)
 
 
 def costs(replies: Replies, **versions: str) -> dict[str, dict[str, int]]:

@@ -33,8 +33,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from runnel.batching import top
-from runnel.checks import expect_count
-from runnel.errors import InputError
+from runnel.checks import expect_count, refuse_when
 from runnel.files import file_digest
 from runnel.jobs.progress import notify
 from runnel.jobs.runs import WorkPlan, resumed_rows
@@ -73,8 +72,8 @@ _LOWEST = -8  # lower scores are counted together with this one
 _HIGHEST = 8  # and higher ones with this one
 _FORMAT = 4  # of TASK.ranks.jsonl
 
+# spans that tile a document and are scored instead of its sentences; (): the data has none
 Units = tuple[tuple[int, int], ...]
-"""Spans that tile a document and are scored instead of its sentences; (): the data has none."""
 
 
 class Scorer(Protocol):
@@ -456,20 +455,23 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
             judgment = judge(example, *scored, logits=system.how == "sentences")
             return asdict(judgment) | {"query": example.id or str(number)}
 
-        examples = read_evidence(path, dropped=dropped, unanswered=True)
-        return WorkPlan(enumerate(examples, start=1), judged_row, fingerprint)
+        examples = enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1)
+        return WorkPlan(examples, judged_row, fingerprint)
 
     judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
     if dropped.counts:
         notify(f"note: {path}: {dropped}")
     queries = Counter(judgment.query for judgment in judged)
     repeated = [query for query, count in queries.items() if count > 1]
-    if repeated or not any(judgment.spans for judgment in judged):
-        problem = (
-            f"two questions have the id {repeated[0]!r}" if repeated else "no question has evidence"
-        )
-        raise InputError(
-            f"{path}: {problem}; expected each id once, and spans of evidence in one question at"
-            " least"
-        )
+    expected = "expected each id once, and spans of evidence in one question at least"
+    refuse_when(
+        (
+            repeated,
+            f"{path}: two questions have the id {', '.join(map(repr, repeated))}; {expected}",
+        ),
+        (
+            not any(judgment.spans for judgment in judged),
+            f"{path}: no question has evidence; {expected}",
+        ),
+    )
     return judged

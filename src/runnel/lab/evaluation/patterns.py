@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from runnel.batching import top
-from runnel.checks import by_id, expect_choice
+from runnel.checks import by_id, expect_choice, refuse_when
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
@@ -64,30 +64,26 @@ class PatternQuestion:
     kind: str = ""
 
 
-def has_patterns(path: Path) -> bool:
-    """Return whether a file of questions has patterns."""
-    return any("patterns" in row for _, row in read_named(path))
-
-
 def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
     """Read questions about the documents in `folder` from jsonl. Raises InputError for a wrong row
     or a missing document.
     """
     rows = enumerate(read_named(path), start=1)
-    questions = by_id(
+    by_name = by_id(
         (_question(row, where, str(number)) for number, (where, row) in rows),
         f"the questions of {path}",
     )
-    files = [question.file for question in questions.values()]
-    missing = [file for file in files if not (folder / file).is_file()]
-    problem = f"{folder} has no file {missing[0]!r}" if missing else ""
-    if not missing and not any(question.patterns for question in questions.values()):
-        problem = f"{path} has no question with patterns"
-    if problem:
-        raise InputError(
-            f"{problem}; expected questions with patterns, and the folder of their documents (--in)"
-        )
-    return list(questions.values())
+    questions = list(by_name.values())
+    missing = [asked.file for asked in questions if not (folder / asked.file).is_file()]
+    remedy = "expected questions with patterns, and the folder of their documents (--in)"
+    refuse_when(
+        (missing, f"{folder} has no file {', '.join(map(repr, missing))}; {remedy}"),
+        (
+            not any(asked.patterns for asked in questions),
+            f"{path} has no question with patterns; {remedy}",
+        ),
+    )
+    return questions
 
 
 def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestion:
@@ -100,12 +96,11 @@ def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestio
         wrong = f" ({error})"
     full = question.query.strip() and question.file.strip() and all(question.patterns)
     if wrong or not full or (question.kind == UNANSWERABLE) == bool(question.patterns):
-        expected = (
-            f'texts as "question" and "file", and regular expressions, or the kind {UNANSWERABLE!r}'
-            " without them"
+        raise InputError(
+            f'{where}: expected texts as "question" and "file", and regular expressions, or the'
+            f" kind {UNANSWERABLE!r} without them, got {str(list(question.patterns))[:100]} and"
+            f" the kind {question.kind!r}{wrong}"
         )
-        got = f"{str(list(question.patterns))[:100]} and the kind {question.kind!r}"
-        raise InputError(f"{where}: expected {expected}, got {got}{wrong}")
     return question
 
 
@@ -131,10 +126,9 @@ def read_folder(
     return documents
 
 
+# The spans (S, 2) of a document's sentences, their scores (S,), and the probability that the
+# document answers the query (None: not known).
 DocumentScores = tuple[np.ndarray, np.ndarray, float | None]
-"""The spans (S, 2) of a document's sentences, their scores (S,), and the probability that the
-document answers the query (None: not known).
-"""
 # scores documents for a query, so that their sentences can be ranked together
 ScoreDocuments = Callable[[str, Sequence[str | DocumentText]], list[DocumentScores]]
 
@@ -352,8 +346,9 @@ def measure_patterns(path: Path, source: str, system: System, folder: Path) -> M
     rankings = []
     for place, key in itertools.product(PLACES, dict.fromkeys((evaluated, "BM25"))):
         summary = summarize(kinds, [row[key][place] for _, row in measured])
-        name_of_system = system.model if key == "model" else key
-        rankings.append({"system": name_of_system, "place": place, **summary})
+        rankings.append(
+            {"system": system.model if key == "model" else key, "place": place, **summary}
+        )
     values = {}
     for question, row in measured:
         if question.patterns:

@@ -67,20 +67,18 @@ _TEXTS = 128  # texts of one request to an endpoint
 _BLOCK = 256  # queries searched together
 _CHECKPOINTS = {".pt", ".pth", ".bin", ".safetensors"}
 
+# How a system ranks:
+#
+#     bm25       by the words of query and document
+#     embed      by the vectors of an embedder
+#     rerank     the candidates of each query, by a reranker
+#     index      by vectors and words, in an index as of `runnel index`
+#     sentences  the sentences of one document, by a sentence retriever: only in `evidence.py` and
+#                `qa/examination.py`; `measure` is never given it (`run.py` refuses it)
+#     run        not at all: `model` is the file of a finished run, which `measure` only reads
 How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
-"""How a system ranks:
-
-    bm25       by the words of query and document
-    embed      by the vectors of an embedder
-    rerank     the candidates of each query, by a reranker
-    index      by vectors and words, in an index as of `runnel index`
-    sentences  the sentences of one document, by a sentence retriever: only in `evidence.py` and
-               `qa/examination.py`; `measure` is never given it (`run.py` refuses it)
-    run        not at all: `model` is the file of a finished run, which `measure` only reads
-"""
-
+# yields for each query its documents with their scores, best first
 SearchTexts = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
-"""Yields for each query its documents with their scores, best first."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,9 @@ class Reading:
         count = len(encoded.ids)
         if count <= self.segment_tokens:
             return [text]
-        stride = self.stride or self.segment_tokens
-        cuts = windows(np.arange(count + 1), self.segment_tokens, stride)
+        cuts = windows(
+            np.arange(count + 1), self.segment_tokens, self.stride or self.segment_tokens
+        )
         pieces = [text[encoded.starts[first] : encoded.ends[last - 1]] for first, last in cuts]
         return [piece for piece in pieces if piece.strip()] or [text]
 
@@ -293,8 +292,7 @@ def as_in_recipe(system: System) -> System:
     if asked.max_query_tokens is None:
         recorded["max_query_tokens"] = table.max_query_tokens
     recorded = {name: value for name, value in recorded.items() if value is not None}
-    if recorded:
-        settings = ", ".join(f"{name} {value}" for name, value in recorded.items())
+    if settings := ", ".join(f"{name} {value}" for name, value in recorded.items()):
         notify(f"note: as in the recipe of {system.model}: {settings}")
     return replace(system, reading=replace(asked, **recorded))
 

@@ -121,9 +121,8 @@ def _trials(
             "{instruction} in --prompt is replaced only for tasks of mteb",
         ),
     )
-    systems = {pair: _system(model, *pair, options) for pair in pairs}
+    systems = {pair: as_in_recipe(_system(model, *pair, options)) for pair in pairs}
     options.refuse_others(" and ".join(f"{how} on {kind}" for kind, how in pairs))
-    systems = {pair: as_in_recipe(system) for pair, system in systems.items()}
     return [(task, systems[pair]) for task, pair in trials]
 
 

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 from runnel.files import digest
-from runnel.lab.synthesis.sources import Source, check_language, refusal
+from runnel.lab.synthesis.sources import Source, refusal
 from runnel.lab.synthesis.strategies import BOILERPLATE
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.records import trim
@@ -391,9 +391,6 @@ class StructureRows:
     read: int = 0  # parts so far
     kept: Counter[str] = field(default_factory=Counter)  # rows by strategy
     rejected: Counter[str] = field(default_factory=Counter)  # parts and questions, by reason
-
-    def __post_init__(self) -> None:
-        check_language(self.language)
 
     def rows(self, sources: Iterable[Source], limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield rows of evidence (docs/data.md), those of a document in its order, until there are

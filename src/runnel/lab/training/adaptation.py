@@ -38,8 +38,12 @@ _HELD_BACK = 10  # one question in this many is held back, in whole documents
 _METRIC = "Recall@10"
 # changes of the recipe evidence-vectors; "layers": see `ModelTable.layers`
 _TRAINING = (
-    "model.layers=true train.batch=1 train.epochs=3 train.learning_rate=3e-5 train.warmup=0.1"
-    " train.weight_decay=0.01"
+    "model.layers=true",
+    "train.batch=1",
+    "train.epochs=3",
+    "train.learning_rate=3e-5",
+    "train.warmup=0.1",
+    "train.weight_decay=0.01",
 )
 
 
@@ -66,7 +70,10 @@ def adapt(
     create_folder(to)
     train_file, held_file = _write_questions(sources, exclude, limit, seed, to)
     # 2. Train on the others.
-    adapted = _train(model, train_file, seed, to)
+    precision = "bf16" if has_native_bf16() else "fp32"
+    changes = (f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}")
+    recipe = recipes.read("evidence-vectors", changes=changes + _TRAINING)
+    adapted = Path(run_recipe(recipe, to / "run", data=train_file).model)
     # 3. Measure the gain.
     measured = {
         path.name: _measure_gain(path, model, adapted, to)
@@ -133,13 +140,6 @@ def _held_back(rows: list[dict[str, Any]]) -> set[str]:
         held.add(source)
         count += counts[source]
     return held
-
-
-def _train(model: str, data: Path, seed: int, to: Path) -> Path:
-    precision = "bf16" if has_native_bf16() else "fp32"
-    changes = [f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}"]
-    recipe = recipes.read("evidence-vectors", changes=(*changes, *_TRAINING.split()))
-    return Path(run_recipe(recipe, to / "run", data=data).model)
 
 
 def _measure_gain(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:

@@ -235,7 +235,9 @@ class DocumentTrainer(Watched):
             world=args.world_size,
             rank=args.process_index,
         )
-        return _Loader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
+        loader = DataLoader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
+        loader.set_epoch = batches.set_epoch  # type: ignore[attr-defined]  # the Trainer calls it
+        return loader
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[object], num_batches: int, device: torch.device
@@ -351,13 +353,6 @@ class _Average(TrainerCallback):
         keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
         for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
             mean.mul_(keep).add_(new, alpha=1 - keep)
-
-
-class _Loader(DataLoader[Any]):
-    def set_epoch(self, epoch: int) -> None:
-        batches = self.batch_sampler
-        assert isinstance(batches, TokenBatches)
-        batches.set_epoch(epoch)
 
 
 def _collate(rows: Sequence[tuple[str, Any]], *, data: DocumentData) -> dict[str, object]:

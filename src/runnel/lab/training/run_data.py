@@ -35,13 +35,12 @@ from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.generator import CompletionData, read_exchanges
 from runnel.lab.training.recipes import Recipe
-from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.vectors import LayerData, VectorData, read_vector_data
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.pocket.scorer import VectorScorer
 
-Examples: TypeAlias = DatasetDict | SentenceData | CompletionData | VectorData | LayerData
+Examples: TypeAlias = DatasetDict | tables.SentenceData | CompletionData | VectorData | LayerData
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def _document_data(
         if recipe.job == "generate":
             CompletionData.write(path, model, part, files.fingerprint)
             return
-        SentenceData.write(
+        tables.SentenceData.write(
             path,
             model,
             part,
@@ -205,7 +204,7 @@ def _document_data(
         first = list(itertools.islice(examples, 1))
         tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
         write(paths[1], itertools.islice(itertools.chain(first, examples), 0, None, files.share))
-    read = CompletionData if recipe.job == "generate" else partial(SentenceData, model)
+    read = CompletionData if recipe.job == "generate" else partial(tables.SentenceData, model)
     return RunData(read(paths[1]), read(paths[0]) if table.held_out else None)
 
 

@@ -31,6 +31,7 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
+from runnel.checks import refuse_when
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.jobs.progress import inform, notify
@@ -382,11 +383,11 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
         return dict(prompts)
     trained = {name: text for name, text in prompts.items() if name != "query"}
     if "{instruction}" in table.prompt:
-        for data in table.sets:
-            if data.instructions:
-                trained[Path(data.path).stem] = table.prompt.replace(
-                    "{instruction}", data.instructions[0]
-                )
+        trained |= {
+            Path(data.path).stem: table.prompt.replace("{instruction}", data.instructions[0])
+            for data in table.sets
+            if data.instructions
+        }
     elif table.prompt:
         trained["query"] = table.prompt
     return trained
@@ -397,24 +398,24 @@ def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int)
     nothing can be learned.
     """
     without = {name: rows for name, rows in sets.items() if not np.any(rows["negatives"][:])}
-    if table.negatives and len(without) == len(sets):
-        what = (
-            f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or"
-            f" {_NEGATIVES_FROM}"
-        )
-    elif alone := [
+    alone = [
         name
         for name, rows in without.items()
         if batch == 1 or all(text == rows[0]["positive"] for text in rows["positive"])
-    ]:
-        cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
-        what = (
-            f"{alone[0]} leaves nothing to learn: {cause}; give more documents and larger batches,"
-            f" or {_NEGATIVES_FROM}"
-        )
-    else:
-        return
-    raise InputError(what)
+    ]
+    cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
+    refuse_when(
+        (
+            table.negatives and len(without) == len(sets),
+            f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or"
+            f" {_NEGATIVES_FROM}",
+        ),
+        (
+            alone,
+            f"{', '.join(alone)} leaves nothing to learn: {cause}; give more documents and larger"
+            f" batches, or {_NEGATIVES_FROM}",
+        ),
+    )
 
 
 def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
@@ -425,11 +426,8 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
     for name, rows in sets.items():
         counts = np.asarray(rows["negatives"][:])
         for number in np.unique(counts).tolist():
-            part = rows
-            title = name
-            if not (counts == number).all():
-                part = rows.select(np.flatnonzero(counts == number))
-                title = f"{name} ({number} negatives)"
+            part = rows.select(np.flatnonzero(counts == number))
+            title = name if len(part) == len(rows) else f"{name} ({number} negatives)"
             columns = [column for column in rows.column_names if column.startswith("negative_")]
             split[title] = part.remove_columns(["negatives", *columns[number:]])
     return DatasetDict(split)

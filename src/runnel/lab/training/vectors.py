@@ -23,8 +23,6 @@ K  known columns of a sentence (`vector_scores.known_columns`)       F  its lexi
 Q  questions about a document        R  its tokens in blocks, markers included       N  its blocks
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections import Counter
@@ -208,7 +206,7 @@ class VectorTrainer(AveragedTrainer):
             model, {**inputs, "items": items}, return_outputs, num_items_in_batch
         )
 
-    def calibrate(self, aside: VectorData | None) -> None:
+    def calibrate(self, aside: "VectorData | None") -> None:
         """Calibrate the head on the documents aside, which were not trained on; without any it
         keeps the calibration that was learned with the weights.
         """

@@ -32,7 +32,6 @@ from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
-from runnel.lab.evaluation.qa.judging import AnswerKey, Outcome
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
 from runnel.lab.evaluation.retrieval import (
     API,
@@ -50,19 +49,15 @@ from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_cop
 from runnel.text.tokenizer import Tokenizer
 from runnel.text.tokenizers import read_tokenizer
 
+# characters [start, end) of a document
 Span = tuple[int, int]
-"""Characters [start, end) of a document."""
-
+# Spans of a document. Each part is read by itself; answers from several parts are combined.
 DocumentParts = list[list[Span]]
-"""Spans of a document. Each part is read by itself; answers from several parts are combined."""
-
+# returns what to read for a question about a document
 ChooseParts = Callable[[str, QaDocument], DocumentParts]
-"""Returns what to read for a question about a document."""
-
+# How parts are used: excerpts that were retrieved are read; so are windows of the whole document;
+# or a language model first copies the sentences that matter from each window, and reads these.
 Way = Literal["excerpts", "whole", "copied"]
-"""How parts are used: excerpts that were retrieved are read; so are windows of the whole document;
-or a language model first copies the sentences that matter from each window, and reads these.
-"""
 
 
 class Material(NamedTuple):
@@ -270,18 +265,18 @@ class Exam:
     # the judge's prompts
     prompts: Mapping[str, str] = field(default_factory=lambda: judging.PROMPTS)
 
-    def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
+    def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[judging.Outcome]:
         """Yield the outcome of each question; one without an answer if a reply is missing."""
         for (question, tokens, _), outcome in self.inquiry.run(
             partial(self._outcome, data), materials
         ):
-            yield outcome or Outcome(question.id, question.category, tokens)
+            yield outcome or judging.Outcome(question.id, question.category, tokens)
 
-    def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> Outcome:
+    def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> judging.Outcome:
         question, tokens, parts = material
         document = data.documents[question.document].text
         multiple_choice = data.multiple_choice or bool(question.choices)
-        outcome = Outcome(question.id, question.category, tokens)
+        outcome = judging.Outcome(question.id, question.category, tokens)
         texts = [join(document, part) for part in parts]
         if self.way == "copied":
             lines = self._copies(question.question, texts, notes)
@@ -319,8 +314,10 @@ class Exam:
 
     def _answer(self, texts: list[str], question: QaQuestion, notes: list[str]) -> str | None:
         kind = question.answer_type
-        excerpts = self.way != "whole"
-        prompts = [ask_answer(question.question, text, kind, excerpts=excerpts) for text in texts]
+        prompts = [
+            ask_answer(question.question, text, kind, excerpts=self.way != "whole")
+            for text in texts
+        ]
         replies = [self._ask(prompt, self.answer_tokens, judging.ANSWERS) for prompt in prompts]
         if len(replies) > 1:
             prompt = ask_combined(question.question, [reply.text for reply in replies], kind)
@@ -362,8 +359,8 @@ class Exam:
         )
 
 
-_SetResult = tuple[Mapping[str, object], Sequence[Outcome]]
-"""What is known of a set, and the outcomes of its questions."""
+# what is known of a set, and the outcomes of its questions
+_SetResult = tuple[Mapping[str, object], Sequence[judging.Outcome]]
 
 
 def examine(
@@ -431,12 +428,14 @@ def _examine(
         write_jsonl(out / f"{data.name}.answers.jsonl", rows)
         if plan.way == "copied":
             write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
-        about = {"suite": data.suite, "license": data.license, "notes": list(data.notes)}
-        results[data.name] = (about, outcomes)
+        results[data.name] = (
+            {"suite": data.suite, "license": data.license, "notes": list(data.notes)},
+            outcomes,
+        )
     return results
 
 
-def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
+def _evidence(data: QaSet, outcomes: list[judging.Outcome]) -> Iterator[dict[str, object]]:
     """Yield rows of the questions whose right answer follows from sentences of their document, with
     these sentences.
     """
@@ -456,7 +455,7 @@ def _save_all(
     exam: Exam,
     settings: Mapping[str, object],
     folder: Path,
-    labels: Mapping[AnswerKey, bool],
+    labels: Mapping[judging.AnswerKey, bool],
 ) -> dict[str, Any]:
     """Write the scores of each set, and the report about all of them, which is returned; `labels`
     are people's judgments.
@@ -498,7 +497,7 @@ def _save_all(
 
 
 def _agreement(
-    results: Mapping[str, _SetResult], labels: Mapping[AnswerKey, bool]
+    results: Mapping[str, _SetResult], labels: Mapping[judging.AnswerKey, bool]
 ) -> dict[str, Any] | None:
     """Return how the judge agrees with people's labels; None if no label is of an answer here."""
     judged = {

@@ -48,8 +48,8 @@ from runnel.lab.training.evidence import LICENSE
 from runnel.text.dialogue import AnswerType
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 
+# the kinds of documents of paper E, table 7
 Category = Literal["educational", "creative", "official", "conversational"]
-"""The kinds of documents of paper E, table 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +286,10 @@ def _muld(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) 
                 f'{where}: expected "input" to begin with a question that ends in "?", got'
                 f" {text[:60]!r}"
             )
-        made = {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes}
-        yield where, made
+        yield (
+            where,
+            {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes},
+        )
 
 
 @dataclass(frozen=True)
@@ -364,6 +366,7 @@ SUITES = {
 _LINES = (
     files("runnel.lab.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
 )
+# paper E's name -> facts, in the order of its table 8
 SETS = {
     name: SetFacts(
         name,
@@ -375,8 +378,6 @@ SETS = {
     )
     for name, suite, task, categories, choices, points in csv.reader(_LINES[1:], delimiter="\t")
 }
-"""Paper E's name -> facts, in the order of its table 8."""
-
 
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
 _OPTIONAL = ("answer_type", "category", "sentences")
