@@ -154,10 +154,9 @@ class Endpoint:
         messages: list[Message],
         *,
         max_tokens: int,
-        temperature: float = 0.0,
         on_text: Callable[[str], None] | None = None,
     ) -> Reply:
-        """Return the model's reply.
+        """Return the model's reply, at temperature 0.
 
         Args:
             max_tokens: the most tokens of the reply.
@@ -172,7 +171,7 @@ class Endpoint:
             "model": self.model,
             "messages": messages,
             limit: max_tokens,
-            "temperature": temperature,
+            "temperature": 0.0,
         }
         if on_text is None:
             with self._errors("did not answer"):
@@ -299,15 +298,11 @@ class LocalModel:
         messages: list[Message],
         *,
         max_tokens: int,
-        temperature: float = 0.0,
         on_text: Callable[[str], None] | None = None,
     ) -> Reply:
-        """Return the model's reply; `on_text` is called once, with the whole text."""
-        if temperature:
-            raise InputError(
-                f"the temperature is {temperature}; a local model writes the most likely token, at"
-                " temperature 0"
-            )
+        """Return the model's reply, at each place the most likely token; `on_text` is called once,
+        with the whole text.
+        """
         with self._lock:
             written = self.language_model.generate(dialogue(messages), max_tokens=max_tokens)
         if on_text is not None:

@@ -25,7 +25,6 @@ _COUNTED = ("requests", "prompt_tokens", "completion_tokens", "estimated")
 # sent.
 _PATIENCE = 5
 _BYTES_PER_TOKEN = 3  # for estimates of tokens: English has about 4 bytes, Chinese 3
-_TEMPERATURE = 0.0  # the temperature of all requests
 _WAVE = 64  # items whose results are kept in memory at a time
 
 Result = TypeVar("Result")
@@ -71,7 +70,8 @@ class Replies:
         is read. Two requests are the same if version, model, messages and `max_tokens` are.
         """
         endpoint = endpoint or self.endpoint
-        key = digest(json.dumps([endpoint.model, messages, max_tokens, _TEMPERATURE, version]))
+        # 0.0 is the temperature of all requests
+        key = digest(json.dumps([endpoint.model, messages, max_tokens, 0.0, version]))
         with self._changed:
             while key in self._asking:
                 self._changed.wait()
@@ -86,7 +86,7 @@ class Replies:
             self._asking.add(key)
         reply = None
         try:
-            reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=_TEMPERATURE)
+            reply = endpoint.complete(messages, max_tokens=max_tokens)
             return reply
         finally:
             with self._changed:

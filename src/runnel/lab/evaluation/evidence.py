@@ -168,8 +168,8 @@ def by_retriever(
         pieces = [(0, len(text))]
         texts = [document]
         if context is not None:
-            starts = retriever.model.tokenizer.encode(text).starts
-            pieces = cut_sentences(text, starts, size=context, stride=context)
+            encoded = retriever.model.tokenizer.encode(text)
+            pieces = cut_sentences(text, encoded.starts, size=context, stride=context)
             texts = [text[start:end] for start, end in pieces]
         return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 

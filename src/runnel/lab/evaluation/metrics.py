@@ -68,11 +68,8 @@ def evaluate(
         query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))}
         for query in qrels
     }
-    values: Values = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
-    names: dict[Any, list[str]] = {}
-    for name, metric in metrics.items():
-        names.setdefault(metric, []).append(name)
     run = {query: scores for query, scores in ranks.items() if scores}
+    distinct = set(metrics.values())  # several names may be of one metric
     with errors_as(
         InputError,
         f"{', '.join(metrics)}: ir-measures cannot compute these",
@@ -80,10 +77,14 @@ def evaluate(
         RuntimeError,
         advice="choose other metrics",
     ):
-        for metric in measures.iter_calc(list(names), qrels, run) if names else ():
-            for name in names[metric.measure]:
-                values[metric.query_id][name] = float(metric.value)
-    return values
+        computed = {
+            (found.query_id, found.measure): float(found.value)
+            for found in (measures.iter_calc(distinct, qrels, run) if distinct else ())
+        }
+    return {
+        query: {name: computed.get((query, metric), 0.0) for name, metric in metrics.items()}
+        for query in qrels
+    }
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
@@ -206,13 +207,11 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Sets may have different metrics: "metrics" has the metrics that all of them have.
     """
+    retrieval = [result for result in results if result["kind"] == "retrieval"]
     units: dict[str, list[dict[str, float]]] = {}
-    groups: set[str] = set()
-    for result in results:
-        if result["kind"] == "retrieval":
-            name = result["group"] or result["task"]
-            units.setdefault(name, []).append(result["metrics"])
-            groups |= {name} if result["group"] else set()
+    for result in retrieval:
+        units.setdefault(result["group"] or result["task"], []).append(result["metrics"])
+    groups = {result["group"] for result in retrieval}
     rows = {name: _mean(name, sets) for name, sets in units.items()}
     of_groups = [row for name, row in rows.items() if name in groups]
     if len(rows) < 2:

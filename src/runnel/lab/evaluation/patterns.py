@@ -169,7 +169,8 @@ class Sentences:
         numbers: dict[str, int] = {}
         # (N,), equal for equal sentences, which count as one in a rank
         self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
-        self._bm25_scorers: dict[str, Callable[[str], np.ndarray]] = {}
+        # scorers by BM25 of each file, and of all (None)
+        self._bm25_scorers: dict[str | None, Callable[[str], np.ndarray]] = {}
 
     def ask(self, question: PatternQuestion) -> dict[str, Any]:
         """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best
@@ -183,17 +184,6 @@ class Sentences:
             for pattern in question.patterns
         ]
         answers = np.unique(self._keys[[row for matching in matches for row in matching]])
-        # Of each system, for each of `PLACES`: the scores, and "best". They are the same in both
-        # places where the folder has no other document.
-        alone = len(rows) == len(self._keys)
-        in_document = self._bm25_of(question.file, rows)(question.query)
-        in_folder = in_document if alone else self._bm25_of("", None)(question.query)
-        scored = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
-        if self._score is not None:
-            of_document = _joined(self._score_documents(question.query, file))
-            of_folder = of_document if alone else _joined(self._score_documents(question.query))
-            scored = {"model": [of_document, of_folder]} | scored
-        keys_of_places = (self._keys[rows], self._keys)
         result: dict[str, Any] = {
             "unmatched": [
                 pattern
@@ -201,11 +191,19 @@ class Sentences:
                 if not matching
             ]
         }
-        for system, of_places in scored.items():
+        systems = {"BM25": self._rank_by_words}
+        if self._score is not None:
+            systems = {"model": self._rank_by_model} | systems
+        keys_of_places = (self._keys[rows], self._keys)
+        for system, ranked in systems.items():
+            in_document = ranked(question.query, file)
+            # the same in both places where the folder has no other document
+            alone = len(rows) == len(self._keys)
+            in_folder = in_document if alone else ranked(question.query, None)
             result[system] = {
                 place: {"rank": _answer_rank(scores, keys, answers), "best": best}
                 for place, (scores, best), keys in zip(
-                    PLACES, of_places, keys_of_places, strict=True
+                    PLACES, (in_document, in_folder), keys_of_places, strict=True
                 )
             }
         return result
@@ -215,24 +213,24 @@ class Sentences:
         assert self._score is not None
         return self._score(query, [text for name, text in self._documents if file in (None, name)])
 
-    def _bm25_of(self, file: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
-        """Return BM25's scores of these sentences (None: of all), as a function of the query; made
-        once for each file, and under the name "" for the folder.
-        """
+    def _rank_by_words(self, query: str, file: str | None) -> tuple[np.ndarray, float]:
+        """Return BM25's scores of the sentences in a file (None: in all), and the best score."""
         if file not in self._bm25_scorers:
-            texts = self.texts if rows is None else [self.texts[row] for row in rows]
+            pairs = zip(self.texts, self._files, strict=True)
+            texts = [text for text, owner in pairs if file in (None, owner)]
             self._bm25_scorers[file] = bm25_scorer(texts, **self._bm25)
-        return self._bm25_scorers[file]
+        scores = self._bm25_scorers[file](query)
+        return scores, float(scores.max())
 
-
-def _joined(documents: Sequence[DocumentScores]) -> tuple[np.ndarray, float]:
-    """Return the scores of all documents, and the highest probability that a document answers, or
-    without probabilities the best score.
-    """
-    scores = np.concatenate([scores for _, scores, _ in documents])
-    answers = highest(answers for _, _, answers in documents)
-    # -inf, where the model scores no sentence (none has a token), becomes a number for JSON
-    return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
+    def _rank_by_model(self, query: str, file: str | None) -> tuple[np.ndarray, float]:
+        """Return the model's scores of the sentences in a file (None: in all), and the highest
+        probability that a document answers, or without probabilities the best score.
+        """
+        documents = self._score_documents(query, file)
+        scores = np.concatenate([scores for _, scores, _ in documents])
+        answers = highest(answers for _, _, answers in documents)
+        # -inf, where the model scores no sentence (none has a token), becomes a number for JSON
+        return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
 
 
 def _answer_rank(scores: np.ndarray, keys: np.ndarray, answers: np.ndarray) -> int | None:

@@ -305,10 +305,14 @@ def _count_documents(documents: Sources) -> dict[str, object]:
 
 
 def _say_left_out(report: dict[str, Any]) -> None:
-    for reason, count in report["rejected"].items():
-        notify(f"note: rejected: {count:,} {reason}")
-    if repeated := report["repeated_documents"]:
-        notify(f"note: left out: {counted(repeated, 'document')} with the same text as another")
+    repeated = report["repeated_documents"]
+    notify_when(
+        *((True, f"note: rejected: {n:,} {reason}") for reason, n in report["rejected"].items()),
+        (
+            repeated,
+            f"note: left out: {counted(repeated, 'document')} with the same text as another",
+        ),
+    )
 
 
 def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:

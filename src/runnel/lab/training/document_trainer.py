@@ -287,8 +287,10 @@ class DocumentTrainer(Watched):
         for batch in dataloader:
             with torch.no_grad():
                 losses, scores = self.model(batch["items"])
-            named = zip(batch["ids"], losses, scores, batch["items"], strict=False)
-            for _, loss, score, item in named:
+            # without the item that fills an empty batch, which has no id (`_collate`)
+            for _, loss, score, item in zip(
+                batch["ids"], losses, scores, batch["items"], strict=False
+            ):
                 recalls = self.recalls(score, item)
                 counts = [1.0, self.weight(item), float(loss), float(recalls is not None)]
                 sums += torch.tensor([*counts, *(recalls or [0.0] * len(self.top_k))]).to(sums)
@@ -298,9 +300,10 @@ class DocumentTrainer(Watched):
         if self.args.world_size > 1:
             dist.all_reduce(sums)
         documents, weight, loss_sum, answered, *recall_sums = sums.tolist()
-        metrics = {f"{metric_key_prefix}_loss": loss_sum / max(weight, 1)}
-        for k, total in zip(self.top_k, recall_sums, strict=True):
-            metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
+        metrics = {f"{metric_key_prefix}_loss": loss_sum / max(weight, 1)} | {
+            f"{metric_key_prefix}_recall_at_{k}": total / max(answered, 1)
+            for k, total in zip(self.top_k, recall_sums, strict=True)
+        }
         return EvalLoopOutput(
             predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents)
         )

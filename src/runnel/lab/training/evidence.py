@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+from runnel.checks import refuse_when
 from runnel.config import read_row
 from runnel.errors import InputError
 from runnel.jobs.progress import notify
@@ -95,16 +96,19 @@ def _evidence_of(row: dict[str, object], where: str) -> Evidence:
     if len(blank) < len(example.spans):
         wrong += blank
     edges = [0, *(end for _, end in example.units)]
-    if wrong:
-        what = f"span {list(wrong[0])} is empty or not inside the document"
-    elif example.units and edges != [*(start for start, _ in example.units), size]:
-        what = (
-            f"the {len(example.units):,} units do not tile the document, each from the end of the"
-            " one before it,"
-        )
-    else:
-        return example
-    raise InputError(f"{where}: {what} of {size:,} characters; correct the row")
+    refuse_when(
+        (
+            wrong,
+            f"{where}: the spans {', '.join(map(str, wrong[:3]))} are empty or not inside the"
+            f" document of {size:,} characters; correct the row",
+        ),
+        (
+            example.units and edges != [*(start for start, _ in example.units), size],
+            f"{where}: the {len(example.units):,} units do not tile the document, each from the end"
+            f" of the one before it, of {size:,} characters; correct the row",
+        ),
+    )
+    return example
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,12 @@ def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontam
         held_out = make_sets({name: part["test"] for name, part in split.items()})
     drawn = make_sets(train)
     if files.share > 1:
-        for name, part in drawn.items():
-            count = max(1, len(part) // files.share)
-            drawn[name] = part.shuffle(seed).select(range(count))
+        drawn = DatasetDict(
+            {
+                name: part.shuffle(seed).select(range(max(1, len(part) // files.share)))
+                for name, part in drawn.items()
+            }
+        )
     return RunData(drawn, held_out)
 
 

@@ -18,6 +18,7 @@ can train:
 With model.layers = true a `VectorScore` stays, and the layers that make its vectors are trained.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -59,11 +60,10 @@ def load_start(recipe: Recipe) -> Model:
     check_segments(model, long(recipe))
     # 2. Add adapters.
     if recipe.lora is not None:
-        lora = recipe.lora
         with needing("lora.four_bit needs bitsandbytes", "lab"):
-            if lora.four_bit:
+            if recipe.lora.four_bit:
                 import bitsandbytes  # noqa: F401  # it is needed later
-        add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
+        add_lora(model, **asdict(recipe.lora))
     # 3. Set what is saved with the model.
     model.prompts = trained_prompts(recipe.data, model.prompts)
     model.card = (

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from runnel.checks import refuse_when
 from runnel.errors import InputError
 from runnel.files import replacing
-from runnel.jobs.progress import inform, notify
+from runnel.jobs.progress import inform, notify, notify_when
 from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
@@ -466,17 +466,19 @@ def _examples(
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
                 origin = f"{source.name}: {name} ({triple.query[:60]!r})"
                 yield prompt + triple.query, positive, part, origin
-    if unused:
-        notify(
+    notify_when(
+        (
+            unused,
             f"{source}: the instructions of {unused} examples are not used, as data.prompt has no"
-            " {instruction}"
-        )
-    if repeated:
-        notify(
+            " {instruction}",
+        ),
+        (
+            repeated,
             f"{source}: the {repeated * table.samples} rows of {repeated} positives share"
             " negatives: there are fewer than data.negatives x data.samples ="
-            f" {table.negatives * table.samples}"
-        )
+            f" {table.negatives * table.samples}",
+        ),
+    )
 
 
 def _random(table: DataTable) -> bool:

@@ -90,7 +90,6 @@ def make_trainer(
         return _embedder_trainer(model, recipe, data, folder)
     if recipe.job == "rerank":
         return _reranker_trainer(model, recipe, data, folder)
-    head = model.head(recipe.job)
     top_k = recipe.evaluation.top_k
     bf16 = recipe.train.precision == "bf16"
     sizes = sizes_of(recipe)
@@ -100,7 +99,7 @@ def make_trainer(
         return LayerTrainer(
             model, TrainingArguments(**shared), *data_parts, bf16=bf16, top_k=top_k or (10,)
         )
-    if isinstance(head, VectorScore):
+    if isinstance(model.head(recipe.job), VectorScore):
         return VectorTrainer(
             model.heads[recipe.job], TrainingArguments(**shared), *data_parts, top_k=top_k or (10,)
         )

@@ -136,14 +136,12 @@ def span_recalls(
     """Return the share of evidence spans that one of the k best sentences overlaps, ties in
     document order; None without any.
     """
-    ranked = scores.argsort(descending=True, stable=True).cpu().numpy()
     if not evidence:
         return None
-    recalls = []
-    for k in top_k:
-        hits = [((first <= ranked[:k]) & (ranked[:k] < last)).any() for first, last in evidence]
-        recalls.append(float(np.mean(hits)))
-    return recalls
+    # the rank of each sentence, from 0, and of the best sentence of each span
+    ranks = scores.argsort(descending=True, stable=True).argsort().cpu().numpy()
+    best = np.array([ranks[first:last].min() for first, last in evidence])
+    return [float(np.mean(best < k)) for k in top_k]
 
 
 class VectorModule(nn.Module):
@@ -326,10 +324,9 @@ def read_vector_data(
         return SentenceVectors.from_bytes((folder / document).read_bytes(), texts[document])
 
     # 3. Read the questions.
-    queries = (scorer.read_query(example.query) for _, example in keyed)
     questions = [
-        _question(number, key, example, query, load(key))
-        for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))
+        _question(number, key, example, scorer.read_query(example.query), load(key))
+        for number, (key, example) in enumerate(keyed)
     ]
     # 4. Split them by document.
     train, held, aside = split_documents(questions, held_out)
@@ -462,11 +459,8 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         assert isinstance(encoder, Encoder)
         markers = self._model.tokenizer.markers()
         row = lay_out(document.ids, document.bounds, encoder, markers)
-        queries = []
-        for question in group:
-            words = question.query.ids
-            laid_out = lay_out(words, np.array([0, len(words)]), encoder, markers)
-            queries.append(_blocks(laid_out.ids, encoder))
+        words = [question.query.ids for question in group]
+        asked = [lay_out(ids, np.array([0, len(ids)]), encoder, markers) for ids in words]
         ids, cu_seqlens = _blocks(row.ids, encoder)
         return group[0].name, LayerItem(
             ids=ids,
@@ -474,7 +468,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             text=torch.from_numpy(~np.isin(row.ids, markers)).float(),
             starts=torch.from_numpy(row.starts[full]),
             ends=torch.from_numpy(row.ends[full]),
-            queries=tuple(queries),
+            queries=tuple(_blocks(question.ids, encoder) for question in asked),
             features=tuple(torch.from_numpy(features) for _, _, features in inputs),
             vectors=torch.from_numpy(vectors),
             query_vectors=torch.from_numpy(np.stack([q.query.vector for q in group])),
@@ -556,6 +550,5 @@ class LayerTrainer(AveragedTrainer):
 
     def recalls(self, scores: Sequence[Tensor], item: LayerItem) -> list[float] | None:
         pairs = zip(scores, item.evidence, strict=True)
-        by_question = (span_recalls(score, spans, self.top_k) for score, spans in pairs)
-        answered = [recalls for recalls in by_question if recalls is not None]
-        return [float(value) for value in np.mean(answered, axis=0)]
+        by_question = [span_recalls(score, spans, self.top_k) or [] for score, spans in pairs]
+        return [float(value) for value in np.mean(by_question, axis=0)]

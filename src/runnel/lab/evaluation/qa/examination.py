@@ -183,8 +183,12 @@ def plan_reading(
         system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
         if kind != "bm25" and not model.startswith(API):
             given.take("dtype")
-        settings |= {"context": context, "chunk_words": chunk_words, "top_k": top_k}
-        settings["window"] = read and list(read)
+        settings |= {
+            "context": context,
+            "chunk_words": chunk_words,
+            "top_k": top_k,
+            "window": read and list(read),
+        }
         plan = ReadingPlan("excerpts", settings, read, system, top_k)
     given.refuse_others(f"{model} as {kind}")
     return plan
