@@ -216,8 +216,11 @@ class Sentences:
     def _rank_by_words(self, query: str, file: str | None) -> tuple[np.ndarray, float]:
         """Return BM25's scores of the sentences in a file (None: in all), and the best score."""
         if file not in self._bm25_scorers:
-            pairs = zip(self.texts, self._files, strict=True)
-            texts = [text for text, owner in pairs if file in (None, owner)]
+            texts = [
+                text
+                for text, owner in zip(self.texts, self._files, strict=True)
+                if file in (None, owner)
+            ]
             self._bm25_scorers[file] = bm25_scorer(texts, **self._bm25)
         scores = self._bm25_scorers[file](query)
         return scores, float(scores.max())

@@ -529,7 +529,6 @@ class ApiEmbedder:
     """
 
     def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
-        self.name = name
         self.prompts = dict(prompts or {})
         self._endpoint = Endpoint(model=name)
 

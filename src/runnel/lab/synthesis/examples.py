@@ -262,8 +262,7 @@ def ask_structure(
     check_language(language)
     structure = StructureRows(Decontaminator(exclude), language, seed)
     documents = Sources(sources, seed)
-    path = create_folder(to) / "structure.jsonl"
-    _write_rows(structure.rows(documents, limit), path, limit)
+    _write_rows(structure.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
     report = structure_facts(structure, documents)
     write_json(to / "structure.json", report)
     if not report["examples"]:

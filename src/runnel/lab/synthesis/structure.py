@@ -357,9 +357,9 @@ def _compatible(questions: Sequence[Asked]) -> list[Asked]:
     compatible: list[Asked] = []
     for asked in questions:
         words = asked.question.lower()
-        if times[words] > 1 or words in _GENERIC or not re.search(r"[^\W\d_]{3}", words):
-            continue
-        if not any(_clash(asked, other) or _clash(other, asked) for other in compatible):
+        says = words not in _GENERIC and re.search(r"[^\W\d_]{3}", words)
+        clashes = (_clash(asked, other) or _clash(other, asked) for other in compatible)
+        if times[words] == 1 and says and not any(clashes):
             compatible.append(asked)
     return compatible
 

@@ -417,8 +417,9 @@ class PackedTrainer(DocumentTrainer):
         **others: Any,
     ) -> None:
         self.runnel_model = model
-        module = self.module(model, replace(long or Long(), bf16=args.bf16))
-        super().__init__(module, args, *data, **others)
+        super().__init__(
+            self.module(model, replace(long or Long(), bf16=args.bf16)), args, *data, **others
+        )
 
     def _save(self, output_dir: str | None = None, state_dict: object = None) -> None:
         """Write a model folder, or adapters and heads."""

@@ -95,12 +95,13 @@ def _evidence_of(row: dict[str, object], where: str) -> Evidence:
     # a blank span is wrong; but an example of nothing else is without evidence, and is left out
     if len(blank) < len(example.spans):
         wrong += blank
+    first = list(wrong[0]) if wrong else []
     edges = [0, *(end for _, end in example.units)]
     refuse_when(
         (
             wrong,
-            f"{where}: the spans {', '.join(map(str, wrong[:3]))} are empty or not inside the"
-            f" document of {size:,} characters; correct the row",
+            f"{where}: span {first} is empty or not inside the document of {size:,} characters;"
+            " correct the row",
         ),
         (
             example.units and edges != [*(start for start, _ in example.units), size],

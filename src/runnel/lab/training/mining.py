@@ -256,16 +256,16 @@ def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> RowSearch:
     def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
         ranked = []
         for triple in triples:
-            names = run.get(triple.id, [])[:depth]
-            rows = [row for row in map(corpus.row, names) if row is not None]
-            if not triple.id or len(rows) < len(names):
-                missing = next((name for name in names if corpus.row(name) is None), None)
+            rows = {name: corpus.row(name) for name in run.get(triple.id, [])[:depth]}
+            missing = [name for name, row in rows.items() if row is None]
+            if not triple.id or missing:
                 raise InputError(
                     f"query {triple.id!r} ({triple.query[:60]!r}): expected an id, to look up in"
-                    f" the run, and its documents in the corpus, which has no {missing!r}; give the"
-                    " data and the corpus of this run"
+                    " the run, and its documents in the corpus, which lacks"
+                    f" {', '.join(map(repr, missing)) or 'none'}; give the data and the corpus of"
+                    " this run"
                 )
-            ranked.append(np.array(rows, dtype=np.int64))
+            ranked.append(np.array(list(rows.values()), dtype=np.int64))
         return ranked
 
     return search

@@ -251,20 +251,23 @@ def write(recipe: Recipe, path: Path) -> None:
     --set.
     """
     unused = _unused(recipe.job)
-    lines = [
-        f"{key} = {_toml(value)}\n"
-        for key, value in _flat(asdict(recipe))
-        if value is not None and key not in unused
-    ]
-    files.write(path, "".join(lines))
+    files.write(
+        path,
+        "".join(
+            f"{key} = {_toml(value)}\n"
+            for key, value in _flat(asdict(recipe))
+            if value is not None and key not in unused
+        ),
+    )
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:
     """Return the settings in which two recipes differ, as "table.key: this, other"."""
     mine, theirs = (dict(_flat(asdict(r))) for r in (recipe, other))
-    keys = [*mine, *(k for k in theirs if k not in mine)]
     return [
-        f"{k}: {mine.get(k)!r}, {theirs.get(k)!r}" for k in keys if mine.get(k) != theirs.get(k)
+        f"{key}: {mine.get(key)!r}, {theirs.get(key)!r}"
+        for key in mine | theirs
+        if mine.get(key) != theirs.get(key)
     ]
 
 

@@ -152,15 +152,9 @@ def _search_learning_rate(
     if (folder / SEARCH).exists():
         for _, row in read_json(folder / SEARCH):
             figure_of[row["learning_rate"]] = row[search.metric]
-    for rate in search.learning_rates:
-        if rate in figure_of:
-            continue
-        settings = replace(
-            recipe.train,
-            learning_rate=rate,
-            batch=recipe.train.batch // search.share,
-            checkpoints=1,
-        )
+    for rate in [rate for rate in search.learning_rates if rate not in figure_of]:
+        batch = recipe.train.batch // search.share
+        settings = replace(recipe.train, learning_rate=rate, batch=batch, checkpoints=1)
         trial = replace(recipe, search=None, train=settings)
         try:
             held_out = _run(trial, folder / _TRIALS / f"{rate}", data, state, search.share).held_out

@@ -102,9 +102,9 @@ def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
     try:
         if recipe.job in ("embed", "rerank"):
             return _triple_data(recipe, model, files, guard)
-        parts = (_read_set(data.path, recipe, guard) for data in recipe.data.sets)
         examples = itertools.chain.from_iterable(
-            itertools.islice(part, recipe.data.rows) for part in parts
+            itertools.islice(_read_set(data.path, recipe, guard), recipe.data.rows)
+            for data in recipe.data.sets
         )
         if stored:
             return _stored_data(examples, recipe, model, files)

@@ -20,7 +20,6 @@ With model.layers = true a `VectorScore` stays, and the layers that make its vec
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -76,10 +75,14 @@ def load_start(recipe: Recipe) -> Model:
 def _load_reader(recipe: Recipe) -> Model:
     """Load a model that reads texts to compare them, and give it the head that is trained."""
     table = recipe.model
-    # how transformers are loaded: for "rerank" with a layer for pairs, and else without one
-    reads: Literal["embed", "rerank"] = "rerank" if recipe.job == "rerank" else "embed"
     model = load_model(
-        table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=reads
+        table.name,
+        "float32",
+        "cpu",
+        pooling=table.pooling,
+        template=table.template,
+        # how transformers are loaded: for "rerank" with a layer for pairs, and else without one
+        job="rerank" if recipe.job == "rerank" else "embed",
     )
     model.unit = table.unit or model.unit
     missing = recipe.job not in model.heads

@@ -67,7 +67,6 @@ def write_rows(
     Raises InputError, which names their source, if there are none.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = False
     with (
         replacing(path) as file,
         ArrowWriter(path=str(file), features=features, fingerprint=fingerprint) as writer,
@@ -75,10 +74,9 @@ def write_rows(
         for row in rows:
             write = writer.write_table if isinstance(row, pa.Table) else writer.write
             write(row)
-            written = True
+        written, _ = writer.finalize()
         if not written:
             raise InputError(f"{source} has no examples to train on")
-        writer.finalize()
 
 
 def is_written(path: Path, fingerprint: str) -> bool:
@@ -446,8 +444,9 @@ def _examples(
     # leaves out because of their queries or answers.
     pool: list[str] = []
     if _random(table):
-        every = _triples(data, Decontaminator(()))
-        pool = sorted({text for triple in every for text in triple.positives})
+        pool = sorted(
+            {text for triple in _triples(data, Decontaminator(())) for text in triple.positives}
+        )
     rows = repeated = unused = 0
     for number, triple in enumerate(_triples(data, guard)):
         prompt = _prompt(triple, number, data, table, prompts) if recipe.job == "embed" else ""

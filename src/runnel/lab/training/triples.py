@@ -227,8 +227,8 @@ def _columns(path: Path) -> Iterator[tuple[str, Triple]]:
             expect_choice(part, ("title", "abstract"), f"{where}: after qasper_ the file's name")
             text = paper_text(row, where)
             yield where, Triple(text_of(row, part, where), (text,), (), str(row.get("id", "")))
-            continue
-        yield where, _triple_of(row, _roles(tuple(row), where), where)
+        else:
+            yield where, _triple_of(row, _roles(tuple(row), where), where)
 
 
 def paper_text(row: Mapping[str, Any], where: object) -> str:

@@ -250,8 +250,10 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
     questions = ([item.id, item.document, item.question] for item in data.questions)
     documents = ([item.id, item.text, item.sentences] for item in data.documents.values())
     settings = {**plan.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
-    pairs = zip(data.questions, resumed_rows(out, settings, load), strict=True)
-    return [Material(question, row["tokens"], row["parts"]) for question, row in pairs]
+    return [
+        Material(question, row["tokens"], row["parts"])
+        for question, row in zip(data.questions, resumed_rows(out, settings, load), strict=True)
+    ]
 
 
 # The most tokens that may be copied: about as many as 50 sentences have (docs/papers.md, E).
@@ -424,10 +426,9 @@ def _examine(
         material = find_material(data, plan, out / f"{data.name}{part}.found.jsonl")
         with open_progress("answering", "questions") as progress:
             outcomes = list(progress.count(exam.outcomes(data, material), len(material)))
-        pairs = zip(data.questions, outcomes, strict=True)
         rows = (
             {"set": data.name, "text": q.question, "answers": q.answers, **asdict(outcome)}
-            for q, outcome in pairs
+            for q, outcome in zip(data.questions, outcomes, strict=True)
         )
         write_jsonl(out / f"{data.name}.answers.jsonl", rows)
         if plan.way == "copied":

@@ -425,24 +425,23 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are
     skipped.
     """
+    remedy = "give a folder with each set once (docs/qa.md lists the files of each)"
+    paths = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(p.startswith(".") for p in path.relative_to(folder).parts)
+    ]
     files_of: dict[str, list[Path]] = {}
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not hidden:
-            for facts in SETS.values():
-                if _is_of(path, facts):
-                    files_of.setdefault(facts.name, []).append(path)
-    problem = "" if files_of else f"{folder} has no files of {', '.join(SUITES)}"
-    for name in SETS:
-        files = files_of.get(name, [])
+    for name, facts in SETS.items():
+        files = [path for path in paths if _is_of(path, facts)]
         places = {path.parent for path in files}
         if len(files) > 1 and (len(places) > 1 or {path.suffix for path in files} != {".parquet"}):
-            problem = problem or f"{name} is in {files[0]} and in {files[1]}"
-    if problem:
-        raise InputError(
-            f"{problem}; give a folder with each set once (docs/qa.md lists the files of each)"
-        )
-    return {name: files_of[name] for name in SETS if name in files_of}
+            raise InputError(f"{name} is in {files[0]} and in {files[1]}; {remedy}")
+        if files:
+            files_of[name] = files
+    if not files_of:
+        raise InputError(f"{folder} has no files of {', '.join(SUITES)}; {remedy}")
+    return files_of
 
 
 def _is_of(path: Path, about: SetFacts) -> bool:
@@ -537,14 +536,14 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
             raise InputError(
                 f"{path} has the questions by category; give {TEST}, which names their sets"
             )
-        if only and name not in only:
-            continue
-        rows = (
-            _point(f"{path}, {name}, {key!r}", key, point, categories) for (_, key), point in points
-        )
-        yield _build(
-            SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped()
-        )
+        if not only or name in only:
+            rows = (
+                _point(f"{path}, {name}, {key!r}", key, point, categories)
+                for (_, key), point in points
+            )
+            yield _build(
+                SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped()
+            )
     _expect_names(only, names, path)
 
 
