@@ -181,8 +181,10 @@ def by_retriever(
         if spans is not None or window is not None:
             size, stride = window or (None, None)
             scored = retriever.score(query, document, spans=spans, window=size, stride=stride)
-            bounds = np.array([(sentence.start, sentence.end) for sentence in scored])
-            return bounds, np.array([sentence.score for sentence in scored], np.float32)
+            return (
+                np.array([(sentence.start, sentence.end) for sentence in scored]),
+                np.array([sentence.score for sentence in scored], np.float32),
+            )
         # otherwise pieces, of which the document may be the only one, are read or remembered
         pieces, texts = read(document)
         scans = list(retriever.scan(query, texts))

@@ -386,7 +386,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     # in `begin` all of them, with the model's fingerprint.
     with Journal(out, settings) as journal:
         model = load_model(system)
-        # no model behind an endpoint, which would have no fingerprint, comes here: `run._system`
+        # no model behind an endpoint, which would have no fingerprint, comes here: `run.system_for`
         settings["fingerprint"] = None if model is None else model.model.fingerprint()
         if journal.begin(**settings) is not None:  # the facts of a run that is finished
             notify(f"note: {out} is finished already")
@@ -576,7 +576,7 @@ def load_model(system: System) -> Any:
     """Return the model of a system: a `Reranker` for "rerank", a `SentenceRetriever` for
     "sentences", None for "bm25", otherwise an `Embedder`, or for "api:NAME" an `ApiEmbedder`.
 
-    Only `evidence.py` is ever given an `ApiEmbedder`, which has no `model`: see `run._system`.
+    Only `evidence.py` is ever given an `ApiEmbedder`, which has no `model`: see `run.system_for`.
     """
     if system.how == "bm25":
         return None

@@ -31,6 +31,7 @@ from runnel.lab.training.data import Dropped
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.run import run_recipe
+from runnel.lab.training.vectors import count_held_back
 from runnel.ops.backend import has_native_bf16
 
 _LEAST_QUESTIONS = 30  # to train on
@@ -131,15 +132,9 @@ def _held_back(rows: list[dict[str, Any]]) -> set[str]:
     """Return the documents held back: about one question in ten, by an order that has nothing to do
     with the documents.
     """
-    counts = Counter(row["source"] for row in rows)
-    held: set[str] = set()
-    count = 0
-    for source in sorted(counts, key=lambda name: hashlib.blake2b(name.encode()).digest()):
-        if count * _HELD_BACK >= len(rows):
-            break
-        held.add(source)
-        count += counts[source]
-    return held
+    count = Counter(row["source"] for row in rows)
+    order = sorted(count, key=lambda name: hashlib.blake2b(name.encode()).digest())
+    return set(order[: count_held_back(order, count, len(rows) / _HELD_BACK)])
 
 
 def _measure_gain(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:

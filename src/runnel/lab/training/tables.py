@@ -300,8 +300,9 @@ def _sentence_row(
     tokens = maker.read(example.document, np.array(example.units) if example.units else None)
     labels = label_sentences(example.document, tokens.spans, example.spans)
     if lengths is not None:
-        rng = np.random.default_rng((seed, number))
-        window = choose_window(tokens.bounds, labels, lengths, rng)
+        window = choose_window(
+            tokens.bounds, labels, lengths, np.random.default_rng((seed, number))
+        )
         if window != slice(0, len(labels)):
             counts["windows"] += 1
             tokens = tokens.part(window.start, window.stop)
@@ -349,13 +350,16 @@ def write_triple_table(
         for query, positive, negatives, row in _examples(data, recipe, guard, prompts):
             counts[len(negatives)] += 1
             if recipe.job == "rerank":
-                labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
-                yield {"query": query, "docs": [positive, *negatives], "labels": labels, "row": row}
+                yield {
+                    "query": query,
+                    "docs": [positive, *negatives],
+                    "labels": [0.0, *[_NOT_THE_ONE] * len(negatives)],
+                    "row": row,
+                }
             else:
-                texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
                 yield {
                     **dict.fromkeys(names),
-                    **texts,
+                    **{name: lead + text for name, text in zip(names, negatives, strict=False)},
                     "query": query,
                     "positive": lead + positive,
                     "negatives": len(negatives),
@@ -463,8 +467,12 @@ def _examples(
                 places = range(sample * count, (sample + 1) * count)
                 part = [negatives[place % len(negatives)] for place in places]
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
-                origin = f"{source.name}: {name} ({triple.query[:60]!r})"
-                yield prompt + triple.query, positive, part, origin
+                yield (
+                    prompt + triple.query,
+                    positive,
+                    part,
+                    f"{source.name}: {name} ({triple.query[:60]!r})",
+                )
     notify_when(
         (
             unused,

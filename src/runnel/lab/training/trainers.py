@@ -167,8 +167,11 @@ def _embedder_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
 
 def _reranker_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> _Rerankers:
     """Make a Trainer for rows of `tables`. Only documents are cut."""
-    settings = arguments(recipe, folder) | sizes_of(recipe)
-    args = CrossEncoderTrainingArguments(**settings, multi_dataset_batch_sampler="proportional")
+    args = CrossEncoderTrainingArguments(
+        **arguments(recipe, folder),
+        **sizes_of(recipe),
+        multi_dataset_batch_sampler="proportional",
+    )
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
     # the whole batch at once: `group` already limits it
     loss = ListNetLoss(encoder, mini_batch_size=-1)
@@ -179,8 +182,7 @@ def _reranker_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
     def count_tokens(*inputs: Any, **options: Any) -> dict[str, Any]:
         features: dict[str, Any] = read_pairs(*inputs, **options)
         if encoder.training:
-            pairs = features.get("pairs", ())
-            trainer.watch.tokens += sum(len(pair.request.ids) for pair in pairs)
+            trainer.watch.tokens += sum(len(pair.request.ids) for pair in features.get("pairs", ()))
         return features
 
     encoder.preprocess = count_tokens  # type: ignore[method-assign]  # called by the loss

@@ -380,8 +380,7 @@ def split_documents(
     """
     count = Counter(question.document for question in questions)
     order = sorted(count)  # digests: an order that has nothing to do with the texts
-    before = np.cumsum([0, *(count[document] for document in order)])[:-1]
-    held = int(np.count_nonzero(before < held_out))  # documents, the first of the order
+    held = count_held_back(order, count, held_out)
     # 0: trained on, 1: held out, 2: calibrates
     part_of = dict.fromkeys(order, 0) | dict.fromkeys(order[:held], 1)
     part_of |= dict.fromkeys(order[held:][_ASIDE - 1 :: _ASIDE], 2)
@@ -389,6 +388,14 @@ def split_documents(
     for question in questions:
         parts[part_of[question.document]].append(question)
     return parts
+
+
+def count_held_back(order: Sequence[str], count: Mapping[str, int], held_out: float) -> int:
+    """Return how many documents, the first of the order, have at least `held_out` questions;
+    `count` has the questions of each.
+    """
+    before = np.cumsum([0, *(count[document] for document in order)])[:-1]
+    return int(np.count_nonzero(before < held_out))
 
 
 def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:

@@ -23,18 +23,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from runnel.batching import top
-from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.jobs.progress import notify, notify_when, open_progress
 from runnel.jobs.runs import WorkPlan, resumed_rows
-from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
+from runnel.lab.evaluation.evidence import Scorer, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
 from runnel.lab.evaluation.retrieval import (
-    API,
     EMBEDDERS,
     How,
     Options,
@@ -42,6 +40,7 @@ from runnel.lab.evaluation.retrieval import (
     cut_sentences,
     expect_stride,
 )
+from runnel.lab.evaluation.run import system_for
 from runnel.lab.prompts import read_prompts
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.folder import BUILT_IN
@@ -149,9 +148,7 @@ CHUNKS = 5
 WINDOW = 120_000
 
 
-def plan_reading(
-    model: str, *, how: How | None = None, dtype: str = "auto", **options: Any
-) -> ReadingPlan:
+def plan_reading(model: str, *, how: How | None = None, **options: Any) -> ReadingPlan:
     """Return the plan for options of `runnel lab qa`. Raises InputError for an option without
     effect on what the model reads.
     """
@@ -161,31 +158,25 @@ def plan_reading(
         kind = model
     elif model.startswith(EMBEDDERS):
         kind = "embed"
-    expect_choice(kind, ("whole", "copied", "bm25", "embed", "sentences"), f"what {model} does")
     # 2. the options that have an effect on it
     # `how` has no effect, and is refused, if the model's name alone says what it does
-    given = Options({"dtype": dtype, "how": None if how == kind else how, **options})
+    given = Options({"how": None if how == kind else how, **options})
     settings: dict[str, object] = {"model": model, "as": kind}
     if kind in ("whole", "copied"):
         window = _window(given)
         settings |= {"window_tokens": window[0], "stride": window[1]}
         plan = ReadingPlan(kind, settings, window)
     else:
-        fields = given.take("context" if kind == "sentences" else "chunk_words")
-        context = context_of(fields.get("context"))
-        chunk_words = fields.get("chunk_words")
-        usual = SENTENCES if chunk_words is None else CHUNKS
+        system = system_for(model, "evidence", kind, given)
+        usual = SENTENCES if system.chunk_words is None else CHUNKS
         top_k = given.take("top_k").get("top_k", usual)
         # Only a recurrent model has windows; without them it reads documents whole. Pieces
         # (`context`) are always read one by one.
-        has_windows = kind == "sentences" and context is None and "window_tokens" in given.given
-        read = _window(given) if has_windows else None
-        system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
-        if kind != "bm25" and not model.startswith(API):
-            given.take("dtype")
+        may_have_windows = kind == "sentences" and system.context is None
+        read = _window(given) if may_have_windows and "window_tokens" in given.given else None
         settings |= {
-            "context": context,
-            "chunk_words": chunk_words,
+            "context": system.context,
+            "chunk_words": system.chunk_words,
             "top_k": top_k,
             "window": read and list(read),
         }
