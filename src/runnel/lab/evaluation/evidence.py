@@ -287,8 +287,13 @@ def summarize(
     by_length = []
     for name, lengths in ranges(_LENGTHS, "words").items():
         if group := [judgment.query for judgment in asked if judgment.words in lengths]:
-            means = mean({query: values[query] for query in group})
-            by_length.append({"name": name, "queries": len(group), "metrics": means})
+            by_length.append(
+                {
+                    "name": name,
+                    "queries": len(group),
+                    "metrics": mean({query: values[query] for query in group}),
+                }
+            )
     return {
         "metrics": mean(values),
         "by_length": by_length,
@@ -454,8 +459,8 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
             number, example = numbered
             scored = score(example.query, example.document, example.units)
-            judgment = judge(example, *scored, logits=system.how == "sentences")
-            return asdict(judgment) | {"query": example.id or str(number)}
+            judgment = asdict(judge(example, *scored, logits=system.how == "sentences"))
+            return judgment | {"query": example.id or str(number)}
 
         examples = enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1)
         return WorkPlan(examples, judged_row, fingerprint)

@@ -69,11 +69,8 @@ def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
     or a missing document.
     """
     rows = enumerate(read_named(path), start=1)
-    by_name = by_id(
-        (_question(row, where, str(number)) for number, (where, row) in rows),
-        f"the questions of {path}",
-    )
-    questions = list(by_name.values())
+    made = (_question(row, where, str(number)) for number, (where, row) in rows)
+    questions = list(by_id(made, f"the questions of {path}").values())
     missing = [asked.file for asked in questions if not (folder / asked.file).is_file()]
     remedy = "expected questions with patterns, and the folder of their documents (--in)"
     refuse_when(

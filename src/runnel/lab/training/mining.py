@@ -239,8 +239,10 @@ def dense_ranker(
                         part = slice(ends[number], ends[number + 1])
                         both = np.concatenate([best[number][1], scores[part]])
                         chosen = top(both, depth)
-                        joined = np.concatenate([best[number][0], places[part]])
-                        best[number] = (joined[chosen], both[chosen])
+                        best[number] = (
+                            np.concatenate([best[number][0], places[part]])[chosen],
+                            both[chosen],
+                        )
                         if len(chosen) == depth:
                             bars[number] = both[chosen[-1]]
         return [(rows[places], scores) for places, scores in best]

@@ -165,8 +165,10 @@ def _search_learning_rate(
         figure = held_out[search.metric]
         figure_of[rate] = figure if math.isfinite(figure) else None
         if state.is_main_process:
-            rows = ({"learning_rate": r, search.metric: f} for r, f in figure_of.items())
-            write_jsonl(folder / SEARCH, rows)
+            write_jsonl(
+                folder / SEARCH,
+                ({"learning_rate": r, search.metric: f} for r, f in figure_of.items()),
+            )
             shutil.rmtree(folder / _TRIALS, ignore_errors=True)
     figures = {rate: figure for rate, figure in figure_of.items() if figure is not None}
     if not figures:

@@ -173,9 +173,14 @@ def _reranker_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
         multi_dataset_batch_sampler="proportional",
     )
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
-    # the whole batch at once: `group` already limits it
-    loss = ListNetLoss(encoder, mini_batch_size=-1)
-    trainer = _Rerankers(encoder, args, data.train, data.held_out, loss=loss)
+    trainer = _Rerankers(
+        encoder,
+        args,
+        data.train,
+        data.held_out,
+        # the whole batch at once: `group` already limits it
+        loss=ListNetLoss(encoder, mini_batch_size=-1),
+    )
     trainer.data_collator = RowNames(trainer.data_collator)  # type: ignore[assignment]
     read_pairs = encoder.preprocess
 

@@ -517,8 +517,7 @@ class LayerModule(nn.Module):
                 uncalibrated(head, query, vectors, features)
                 for query, features in zip(queries, item.features, strict=True)
             ]
-            pairs = zip(by_question, item.evidence, strict=True)
-            loss = torch.stack([span_loss(score, spans) for score, spans in pairs]).mean()
+            loss = torch.stack(list(map(span_loss, by_question, item.evidence))).mean()
             # how far the vectors are from the vectors of the start, 1 - cosine
             moved = (1 - (vectors * item.vectors).sum(1)).mean()
             moved = moved + (1 - (queries * item.query_vectors).sum(1)).mean()
@@ -556,6 +555,8 @@ class LayerTrainer(AveragedTrainer):
         super().__init__(module, module.layers, *data, top_k=top_k)
 
     def recalls(self, scores: Sequence[Tensor], item: LayerItem) -> list[float] | None:
-        pairs = zip(scores, item.evidence, strict=True)
-        by_question = [span_recalls(score, spans, self.top_k) or [] for score, spans in pairs]
+        by_question = [
+            span_recalls(score, spans, self.top_k) or []
+            for score, spans in zip(scores, item.evidence, strict=True)
+        ]
         return [float(value) for value in np.mean(by_question, axis=0)]

@@ -261,8 +261,10 @@ def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
 
 def _usable(row: Mapping[str, object], dropped: Dropped, where: str) -> tuple[str, ...]:
     options = [option.strip() for option in texts_of(row, "options", where)]
-    lettered = zip(options, ascii_uppercase, strict=False)
-    pairs = takewhile(lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]), lettered)
+    pairs = takewhile(
+        lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]),
+        zip(options, ascii_uppercase, strict=False),
+    )
     choices = tuple(option for option, _ in pairs)
     if len(choices) < min(len(options), 4):
         return ()
