@@ -168,8 +168,8 @@ def by_retriever(
         pieces = [(0, len(text))]
         texts = [document]
         if context is not None:
-            encoded = retriever.model.tokenizer.encode(text)
-            pieces = cut_sentences(text, encoded.starts, size=context, stride=context)
+            starts = retriever.model.tokenizer.encode(text).starts
+            pieces = cut_sentences(text, starts, size=context, stride=context)
             texts = [text[start:end] for start, end in pieces]
         return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 
@@ -459,11 +459,11 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
             number, example = numbered
             scored = score(example.query, example.document, example.units)
-            judgment = asdict(judge(example, *scored, logits=system.how == "sentences"))
-            return judgment | {"query": example.id or str(number)}
+            judgment = judge(example, *scored, logits=system.how == "sentences")
+            return asdict(judgment) | {"query": example.id or str(number)}
 
-        examples = enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1)
-        return WorkPlan(examples, judged_row, fingerprint)
+        examples = read_evidence(path, dropped=dropped, unanswered=True)
+        return WorkPlan(enumerate(examples, start=1), judged_row, fingerprint)
 
     judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
     if dropped.counts:
@@ -474,7 +474,7 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
     refuse_when(
         (
             repeated,
-            f"{path}: two questions have the id {', '.join(map(repr, repeated))}; {expected}",
+            f"{path}: two questions have the id {' or '.join(map(repr, repeated[:3]))}; {expected}",
         ),
         (
             not any(judgment.spans for judgment in judged),

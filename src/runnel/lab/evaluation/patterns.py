@@ -74,7 +74,7 @@ def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
     missing = [asked.file for asked in questions if not (folder / asked.file).is_file()]
     remedy = "expected questions with patterns, and the folder of their documents (--in)"
     refuse_when(
-        (missing, f"{folder} has no file {', '.join(map(repr, missing))}; {remedy}"),
+        (missing, f"{folder} has no file {' or '.join(map(repr, missing[:3]))}; {remedy}"),
         (
             not any(asked.patterns for asked in questions),
             f"{path} has no question with patterns; {remedy}",

@@ -418,8 +418,8 @@ def _rank_segments(
     """
     with Journal(folder / f"{Path(name).stem}.segments.trec", settings) as journal:
         if journal.begin() is None:  # not finished
-            cut = partial(reading.cut, tokenizer=reranker.model.tokenizer)
-            rank_all(journal, documents, reranker, remember=False, pieces=cut)
+            pieces = partial(reading.cut, tokenizer=reranker.model.tokenizer)
+            rank_all(journal, documents, reranker, remember=False, pieces=pieces)
     for query, scores in read_scores(journal.out).items():
         best: dict[str, float] = {}
         for segment, score in scores.items():

@@ -225,8 +225,8 @@ def _columns(path: Path) -> Iterator[tuple[str, Triple]]:
         if _PAPER <= row.keys():
             part = path.name.partition(".")[0].removeprefix("qasper_")
             expect_choice(part, ("title", "abstract"), f"{where}: after qasper_ the file's name")
-            query = text_of(row, part, where)
-            yield where, Triple(query, (paper_text(row, where),), (), str(row.get("id", "")))
+            text = paper_text(row, where)
+            yield where, Triple(text_of(row, part, where), (text,), (), str(row.get("id", "")))
         else:
             yield where, _triple_of(row, _roles(tuple(row), where), where)
 
