@@ -332,8 +332,8 @@ def ask_questions(
         InputError: an option has no effect on these questions, or the file cannot be used.
     """
     path = Path(path)
-    options = {"dense_weight": weight, "rerank": rerank}
-    options = {name: value for name, value in options.items() if value is not None}
+    given = {"dense_weight": weight, "rerank": rerank}
+    options = {name: value for name, value in given.items() if value is not None}
     ranks_sentences = any("patterns" in row for _, row in read_named(path))
     refuse_when(
         (

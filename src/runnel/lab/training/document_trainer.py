@@ -236,7 +236,7 @@ class DocumentTrainer(Watched):
             rank=args.process_index,
         )
         loader = DataLoader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
-        loader.set_epoch = batches.set_epoch  # type: ignore[attr-defined]  # the Trainer calls it
+        loader.set_epoch = batches.set_epoch  # the Trainer calls it
         return loader
 
     def get_batch_samples(
