@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from runnel.lab.training import vector_scores
-from runnel.lab.training.vector_scores import uncalibrated
+from runnel.lab.training.vector_scores import score
 from runnel.models.pocket.heads import (
     PARTS,
     ArrayHead,
@@ -22,11 +22,6 @@ from runnel.models.recurrent.heads import HeldHead
 from tools.train_pocket import late_interaction
 
 D = 16
-
-
-def score(head: HeldHead, *inputs: torch.Tensor) -> torch.Tensor:
-    factor, summand = head.calibration
-    return uncalibrated(head, *inputs) * factor + summand
 
 
 def drawn(

@@ -10,8 +10,8 @@ The file has, in this order: a dataclass for each table (`ModelTable` to `Evalua
 `Recipe`, which holds them; the public functions; their private steps.
 
     read      find the file -> _load (TOML) -> _build with each size -> _merged with the size and
-              the --set changes (_change) -> _build (names, types, no setting of another job)
-              -> _check (ranges, contradictions)
+              the --set changes (_change) -> parse
+    parse     _build (names, types, no setting of another job) -> _check (ranges, contradictions)
     write, differences     use _flat: a nested table as pairs "table.key", value
 """
 
@@ -240,7 +240,11 @@ def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -
         content = _merged(content, by_size[size])
     for change in changes:
         content = _merged(content, _change(change))
-    place = f"{path} with --set" if changes else str(path)
+    return parse(content, f"{path} with --set" if changes else str(path))
+
+
+def parse(content: Mapping[str, Any], place: str) -> Recipe:
+    """Return the recipe in a TOML table without `sizes`. `place` names it in messages."""
     recipe = _build(content, place)
     _check(recipe, place)
     return recipe

@@ -16,12 +16,12 @@ layers as functions:
     product        PRODUCT_SCALE * sentence(the sentence's vector) * projected
     hidden         gelu(product + known(known columns))
     uncalibrated   OUT_SCALE * out(gelu(middle(hidden))) + (known columns) . direct
-    score          uncalibrated * factor + summand, both of `head.calibration`; its sigmoid is the
-                   probability that the sentence answers
+    score          uncalibrated * factor + summand, both of `head.calibration`
 
-In the order of this file: `uncalibrated`, which training uses before the calibration is fitted;
-`combine`, which computes it from a projected query and known columns, so that these need to be
-computed only once; `known_columns`.
+In the order of this file: `score`, whose sigmoid is the probability that the sentence answers;
+`uncalibrated`, which training uses before the calibration is fitted; `combine`, which computes it
+from a projected query and known columns, so that these need to be computed only once;
+`known_columns`.
 
     S  sentences of a document   D  width of the vectors   F  lexical features   K  known columns
 
@@ -37,10 +37,16 @@ from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.recurrent.heads import HeldHead, wide
 
 
-def uncalibrated(head: HeldHead, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-    """Return the scores (S,) of sentences before calibration: query (D,) and vectors (S, D) of unit
-    length, features (S, F) of `sentence_features`.
+def score(head: HeldHead, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+    """Return the scores (S,) of sentences: query (D,) and vectors (S, D) of unit length, features
+    (S, F) of `sentence_features`.
     """
+    factor, summand = head.calibration
+    return uncalibrated(head, query, vectors, features) * factor + summand
+
+
+def uncalibrated(head: HeldHead, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+    """Return the scores (S,) before calibration; arguments as of `score`."""
     query = wide(query)  # fp32, unless it is fp64
     vectors = wide(vectors)
     features = wide(features)
