@@ -8,10 +8,9 @@ Recent     the values that were used last, up to a size together
 import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 T = TypeVar("T")
 
@@ -20,8 +19,6 @@ def top(scores: "np.ndarray", count: int | None = None) -> "np.ndarray":
     """Return the positions of the `count` (None: all) highest scores of (n,), highest first; ties
     go to the earlier position.
     """
-    import numpy as np
-
     places = np.arange(len(scores))
     below = -scores
     if count is not None and count < len(scores):

@@ -114,9 +114,6 @@ class Journal:
                 self.facts = self._read_facts()
                 with suppress(StoreError, OSError):  # a file from elsewhere stays, unchecked
                     self._look()
-                self._compare()
-                if self._checked:
-                    self._remove()  # the files that a killed process left
             else:
                 begun = self._look()
                 existing = next((path for path in self._made if path.exists()), None)
@@ -129,7 +126,9 @@ class Journal:
                         " choose another name"
                     )
                 self._open(new=not begun)
-                self._compare()
+            self._compare()
+            if self.facts is not None and self._checked:
+                self._remove()  # the files that a killed process left
             for path in (*self._made, self._path):
                 sweep(path.parent, path.name)
             failed.pop_all()

@@ -6,8 +6,6 @@ the text. Inside an operator, the parallel form works on chunks of Q tokens.
 V  tokens of a segment (a step of the engine)        Q  tokens of a chunk
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -54,7 +52,7 @@ class Plan:
         )
 
 
-def fit(backbone: Backbone, memory_bytes: int) -> Plan:
+def fit(backbone: "Backbone", memory_bytes: int) -> Plan:
     """Return the longest useful segment within a budget of steps and states, without running the
     model.
     """
@@ -76,7 +74,7 @@ def fit(backbone: Backbone, memory_bytes: int) -> Plan:
     return Plan(segment, chunk, segment * each, backbone.state_bytes, memory_bytes)
 
 
-def plan(backbone: Backbone, memory_bytes: int) -> Plan:
+def plan(backbone: "Backbone", memory_bytes: int) -> Plan:
     """Return `fit` with the expected speed, measured on one step after a first step that compiles
     kernels and makes buffers.
     """
@@ -106,7 +104,7 @@ def _read(backbone: Any, ids: np.ndarray, cu_seqlens: np.ndarray) -> None:
         hidden.sum().item()  # on a GPU this waits for the result
 
 
-def _plain_form(backbone: Backbone) -> PlainForm | None:
+def _plain_form(backbone: "Backbone") -> "PlainForm | None":
     """Return the operator's plain torch form, None if that form does not run."""
     form = backbone.plain
     if form is None:
@@ -122,7 +120,7 @@ def _plain_form(backbone: Backbone) -> PlainForm | None:
     return form if choose(form.operator, "auto", sample) == "torch" else None
 
 
-def _plain_bytes(backbone: Backbone, form: PlainForm) -> int:
+def _plain_bytes(backbone: "Backbone", form: "PlainForm") -> int:
     """Return bytes per token of the form's chunks: states between chunks, weights within them,
     inputs and outputs.
     """

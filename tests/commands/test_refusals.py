@@ -100,7 +100,7 @@ INPUT = {
     "lab mine pairs.csv --to out.jsonl --model toy --b 1": "--k1 and --b",
     "lab mine pairs.csv --to out.jsonl --b 2": "0.9 and 2",
     "lab mine pairs.csv --to out.jsonl --prompt 'find: '": "--prompt",
-    "lab evaluate bm25 bier": "did you mean beir?",
+    "lab evaluate bm25 bier": "near names: beir",
     "lab evaluate bm25 beir beir": "two tasks are called 'beir'",
     "lab evaluate bm25 beir --as embed": "bm25 is BM25",
     "lab evaluate bm25 beir --out a.txt/folder": "a.txt is a file",

@@ -10,7 +10,7 @@ from helpers.stub_endpoint import serve
 
 from runnel.errors import EndpointError
 from runnel.generation.endpoint import Endpoint, Reply
-from runnel.lab.replies import Inquiry, Replies, Stopped, stored_replies
+from runnel.lab.replies import Inquiry, Stopped, stored_replies
 
 
 def say(text):
@@ -41,11 +41,11 @@ def used(replies):
 
 
 def test_a_reply_is_paid_for_once(stub, endpoint, tmp_path):
-    with Replies(endpoint, tmp_path / "store") as replies:
+    with stored_replies(tmp_path, endpoint) as replies:
         first = ask(replies, "a")
         assert ask(replies, "a") == first == Reply("reply to a", "stop", 7, 3)
         assert used(replies) == {"1": (1, 7, 3)}
-    with Replies(endpoint, tmp_path / "store") as replies:
+    with stored_replies(tmp_path, endpoint) as replies:
         assert used(replies) == {}
         assert ask(replies, "a") == first and used(replies) == {"1": (1, 7, 3)}
     assert len(stub.asked) == 1
@@ -53,7 +53,7 @@ def test_a_reply_is_paid_for_once(stub, endpoint, tmp_path):
 
 def test_what_makes_another_request(stub, endpoint, tmp_path):
     judge = Endpoint(stub.url, "judge", retries=0)
-    with Replies(endpoint, tmp_path / "store") as replies:
+    with stored_replies(tmp_path, endpoint) as replies:
         for _ in range(2):
             ask(replies, "a")
             ask(replies, "b")
@@ -67,7 +67,7 @@ def test_what_makes_another_request(stub, endpoint, tmp_path):
 def test_threads_share_replies_and_ask_at_the_same_time(stub, endpoint, tmp_path):
     together = threading.Barrier(4, timeout=GIVE_UP_S)
     stub.rule = lambda messages: f"{together.wait()}"
-    with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(8) as pool:
+    with stored_replies(tmp_path, endpoint) as replies, ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda n: ask(replies, f"{n % 4}").text, range(40)))
         assert (
             sorted(texts[:4]) == list("0123")
@@ -80,7 +80,7 @@ def test_threads_share_replies_and_ask_at_the_same_time(stub, endpoint, tmp_path
 def test_failed_requests_are_not_stored_and_an_endpoint_that_goes_on_failing_is_left_alone(
     stub, endpoint, tmp_path
 ):
-    with Replies(endpoint, tmp_path / "store") as replies:
+    with stored_replies(tmp_path, endpoint) as replies:
         for fault in (500, 429, "malformed", "no text"):
             stub.faults.append(fault)
             with pytest.raises(EndpointError):
@@ -106,7 +106,7 @@ def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
         model="m", url="u", complete=lambda messages, **more: Reply("twelve chars", "stop")
     )
     for _ in range(2):  # the second is read from the store
-        with Replies(endpoint, tmp_path / "store") as replies:
+        with stored_replies(tmp_path, endpoint) as replies:
             ask(replies, "seven..")
             assert used(replies) == {"1": (1, 3, 4)} and replies.used["1"]["estimated"] == 1
 

@@ -81,10 +81,11 @@ class AnswerContext:
     mark: str = field(default_factory=_draw_mark)
 
     def messages(self) -> list[Message]:
-        shown = []
-        for number, excerpt in enumerate(self.excerpts, start=1):
-            where = " › ".join([str(excerpt), *excerpt.headings])
-            shown.append(f"[{number}] {self.mark} {where}\n{_words(excerpt)}\n[end {self.mark}]")
+        shown = [
+            f"[{number}] {self.mark} {' › '.join([str(excerpt), *excerpt.headings])}\n"
+            f"{_words(excerpt)}\n[end {self.mark}]"
+            for number, excerpt in enumerate(self.excerpts, start=1)
+        ]
         system = f"{_INSTRUCTIONS}\n- {_RULE.format(mark=self.mark)}"
         user = "\n\n".join(["Excerpts:", *shown, f"Question: {self.question}"])
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]

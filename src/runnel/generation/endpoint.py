@@ -2,14 +2,12 @@
 on this machine (`LocalModel`). Both answer messages with a `Reply`.
 """
 
-from __future__ import annotations
-
+import json
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,11 +34,6 @@ _BYTES_PER_VECTOR = 16_384 * 32  # numbers of a vector, bytes of a number
 _SPARE_BYTES = 1 << 20
 _SPARE_CHARACTERS = 10_000
 _SHOWN_CHARACTERS = 300  # the most characters of an endpoint's message that an error shows
-
-# The most bytes and seconds that the answer to the request that this thread sends may have: set by
-# `_limited` for replies and vectors, read by `_guard` when the answer begins; the default is for
-# the list of models.
-_LIMITS: ContextVar[tuple[int, float]] = ContextVar("_LIMITS", default=(_SPARE_BYTES, 600.0))
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,9 @@ class Endpoint:
         # httpx logs addresses
         base, _, query = address.replace(f"//{user_info}@", "//", 1).partition("?")
         http = openai.DefaultHttpxClient(
-            timeout=timeout_s, auth=login, event_hooks={"response": [_guard]}
+            timeout=timeout_s,
+            auth=login,
+            event_hooks={"response": [partial(_guard, timeout_s=timeout_s)]},
         )
         self.client = openai.OpenAI(
             base_url=base,
@@ -124,7 +119,6 @@ class Endpoint:
         )
         weakref.finalize(self.client, http.close)
         self._model = model
-        self._timeout_s = timeout_s
 
     @cached_property
     def model(self) -> str:
@@ -160,10 +154,9 @@ class Endpoint:
         messages: list[Message],
         *,
         max_tokens: int,
-        temperature: float = 0.0,
         on_text: Callable[[str], None] | None = None,
     ) -> Reply:
-        """Return the model's reply.
+        """Return the model's reply, at temperature 0.
 
         Args:
             max_tokens: the most tokens of the reply.
@@ -178,21 +171,18 @@ class Endpoint:
             "model": self.model,
             "messages": messages,
             limit: max_tokens,
-            "temperature": temperature,
+            "temperature": 0.0,
         }
-        with _limited(
-            max_tokens * _BYTES_PER_TOKEN, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
-        ):
-            if on_text is None:
-                with self._errors("did not answer"):
-                    return self._harmless(
-                        _reply_of(self.client.chat.completions.create(**options), max_tokens)
-                    )
-            for part in self._stream(options, max_tokens):
-                if isinstance(part, Reply):
-                    return self._harmless(part)
-                on_text(part)
-            raise AssertionError("a stream ends with the reply, or with an error")
+        if on_text is None:
+            with self._errors("did not answer"):
+                return self._harmless(
+                    _reply_of(self.client.chat.completions.create(**options), max_tokens)
+                )
+        for part in self._stream(options, max_tokens):
+            if isinstance(part, Reply):
+                return self._harmless(part)
+            on_text(part)
+        raise AssertionError("a stream ends with the reply, or with an error")
 
     def embed(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of texts, in their order.
@@ -200,10 +190,7 @@ class Endpoint:
         Raises EndpointError as `complete` does; an answer may have 16,384 numbers a text, and take
         `timeout_s` after its first byte.
         """
-        with (
-            self._errors("did not give embeddings"),
-            _limited(len(texts) * _BYTES_PER_VECTOR, self._timeout_s),
-        ):
+        with self._errors("did not give embeddings"):
             rows = self.client.embeddings.create(
                 model=self.model, input=texts, encoding_format="float"
             ).data
@@ -311,15 +298,11 @@ class LocalModel:
         messages: list[Message],
         *,
         max_tokens: int,
-        temperature: float = 0.0,
         on_text: Callable[[str], None] | None = None,
     ) -> Reply:
-        """Return the model's reply; `on_text` is called once, with the whole text."""
-        if temperature:
-            raise InputError(
-                f"the temperature is {temperature}; a local model writes the most likely token, at"
-                " temperature 0"
-            )
+        """Return the model's reply, at each place the most likely token; `on_text` is called once,
+        with the whole text.
+        """
         with self._lock:
             written = self.language_model.generate(dialogue(messages), max_tokens=max_tokens)
         if on_text is not None:
@@ -332,37 +315,31 @@ class LocalModel:
 LanguageModelClient = Endpoint | LocalModel
 
 
-@contextmanager
-def _limited(most_bytes: int, seconds: float) -> Iterator[None]:
-    """Bound the answers to this thread's requests; headers and spaces have bytes of their own."""
-    outer = _LIMITS.set((_SPARE_BYTES + most_bytes, seconds))
-    try:
-        yield
-    finally:
-        _LIMITS.reset(outer)
-
-
-def _guard(response: Any) -> None:
+def _guard(response: Any, timeout_s: float) -> None:
     """Refuse a redirect, and bound the body of an answer, which is read with `iter_bytes` whether
-    it is streamed or not.
+    it is streamed or not: by the tokens or the vectors that the request asks for; headers and
+    spaces have bytes of their own.
     """
     if response.has_redirect_location:
-        where = response.headers["location"]
         raise ValueError(
-            f"it redirects, where nothing was sent; give that URL if you trust it: {where!r}"
+            "it redirects, where nothing was sent; give that URL if you trust it:"
+            f" {response.headers['location']!r}"
         )
-    response.iter_bytes = partial(_bounded, response.iter_bytes, _LIMITS.get())
+    # the list of models is asked for without a body
+    asked = json.loads(response.request.content or "{}")
+    tokens = asked.get("max_tokens") or asked.get("max_completion_tokens") or 0
+    most = tokens * _BYTES_PER_TOKEN + len(asked.get("input", ())) * _BYTES_PER_VECTOR
+    seconds = timeout_s + tokens * _SECONDS_PER_TOKEN
+    response.iter_bytes = partial(_bounded, response.iter_bytes, _SPARE_BYTES + most, seconds)
 
 
 def _bounded(
     read: Callable[[int | None], Iterator[bytes]],
-    limits: tuple[int, float],
+    most: int,
+    seconds: float,
     chunk_size: int | None = None,
 ) -> Iterator[bytes]:
-    """Yield what `read` yields, and raise if it is more bytes, or takes more seconds, than the
-    limits.
-    """
-    most, seconds = limits
+    """Yield what `read` yields; raise if it is more than `most` bytes, or takes more seconds."""
     end = time.monotonic() + seconds
     size = 0
     for part in read(chunk_size):
@@ -383,7 +360,7 @@ def _expect_bounded(characters: int, max_tokens: int) -> None:
         )
 
 
-def _reply_of(completion: ChatCompletion, max_tokens: int) -> Reply:
+def _reply_of(completion: "ChatCompletion", max_tokens: int) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it
     has none.
     """
@@ -407,7 +384,7 @@ def without_reasoning(text: str) -> str:
     return "" if head == "<think>" else text
 
 
-def _reply(text: str, finish: str | None, usage: CompletionUsage | None) -> Reply:
+def _reply(text: str, finish: str | None, usage: "CompletionUsage | None") -> Reply:
     finish = finish or "stop"
     if usage is None:
         return Reply(text, finish)

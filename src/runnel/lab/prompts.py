@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from string import Formatter
 
+from runnel.checks import refuse_when
 from runnel.errors import InputError
 
 _REMEDY = "docs/data.md#prompts-of-your-own has the prompts of each table and their fields"
@@ -21,8 +22,8 @@ def read_prompts(
         InputError: the file cannot be read, or a prompt is missing, unknown or lacks a field.
     """
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8")).get(table, {})
-        texts = {name: str(text) for name, text in given.items()}
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        texts = {name: str(text) for name, text in tables.get(table, {}).items()}
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(
             f"{path} cannot be read as TOML with a table [{table}]: {error}; {_REMEDY}"
@@ -30,9 +31,10 @@ def read_prompts(
     names = list(used)
     missing = [name for name in names if name not in texts]
     unknown = sorted(texts.keys() - ours.keys())
-    for what, wrong in (("lacks", missing), ("has unknown", unknown)):
-        if wrong:
-            raise InputError(f"{path}, [{table}], {what} prompts: {', '.join(wrong)}; {_REMEDY}")
+    refuse_when(
+        (missing, f"{path}, [{table}], lacks prompts: {', '.join(missing)}; {_REMEDY}"),
+        (unknown, f"{path}, [{table}], has unknown prompts: {', '.join(unknown)}; {_REMEDY}"),
+    )
     return {name: _prompt(texts[name], ours[name], f"{path}, {table}.{name},") for name in names}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import Condition
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from runnel.errors import EndpointError, RunnelError
 from runnel.files import create_folder, digest, sweep
@@ -25,7 +25,6 @@ _COUNTED = ("requests", "prompt_tokens", "completion_tokens", "estimated")
 # sent.
 _PATIENCE = 5
 _BYTES_PER_TOKEN = 3  # for estimates of tokens: English has about 4 bytes, Chinese 3
-_TEMPERATURE = 0.0  # the temperature of all requests
 _WAVE = 64  # items whose results are kept in memory at a time
 
 Result = TypeVar("Result")
@@ -36,37 +35,26 @@ class Stopped(RunnelError):
 
 
 class Replies:
-    """A language model whose replies are stored. Use as a context manager, from any number of
-    threads.
+    """A language model whose replies are stored (`stored_replies`), for any number of threads.
 
     A reply is stored before it is returned; after a crash only requests that were not yet answered
     are sent again.
 
     Args:
         endpoint: the language model.
-        path: the store is the file PATH.sqlite; it is created, as a file that others cannot read.
-
-    Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from
-    another program.
+        journal: the store, with a row for each reply.
     """
 
-    def __init__(self, endpoint: LanguageModelClient, path: Path) -> None:
+    def __init__(self, endpoint: LanguageModelClient, journal: Journal) -> None:
         self.endpoint = endpoint
         # For each `version` of `ask`, the counts (`_COUNTED`) of the replies of this run. Stored
         # replies count too; each reply counts once.
         self.used: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._journal = Journal(path, {})  # the store, PATH.sqlite; a row for each reply
+        self._journal = journal
         self._changed = Condition()  # guards everything below
         self._asking: set[str] = set()
         self._seen: set[str] = set()
         self._failures = 0
-
-    def __enter__(self) -> Self:
-        self._journal.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._journal.__exit__()
 
     def ask(
         self,
@@ -82,7 +70,8 @@ class Replies:
         is read. Two requests are the same if version, model, messages and `max_tokens` are.
         """
         endpoint = endpoint or self.endpoint
-        key = digest(json.dumps([endpoint.model, messages, max_tokens, _TEMPERATURE, version]))
+        # 0.0 is the temperature of all requests
+        key = digest(json.dumps([endpoint.model, messages, max_tokens, 0.0, version]))
         with self._changed:
             while key in self._asking:
                 self._changed.wait()
@@ -97,7 +86,7 @@ class Replies:
             self._asking.add(key)
         reply = None
         try:
-            reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=_TEMPERATURE)
+            reply = endpoint.complete(messages, max_tokens=max_tokens)
             return reply
         finally:
             with self._changed:
@@ -128,13 +117,17 @@ class Replies:
 def stored_replies(
     folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient
 ) -> Iterator[Replies]:
-    """Open the replies that are stored in a folder, which is created."""
-    create_folder(folder)
-    with Replies(endpoint, folder / "replies") as replies:
+    """Open the replies that are stored in a folder, which is created, in replies.sqlite, a file
+    that others cannot read.
+
+    Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from
+    another program.
+    """
+    with Journal(create_folder(folder) / "replies", {}) as journal:
         judged = "".join(f", judged by {judge.model}" for judge in judges)
         sweep(folder)  # removes partial files of processes that were killed
         notify(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
-        yield replies
+        yield Replies(endpoint, journal)
 
 
 def costs(replies: Replies, **versions: str) -> dict[str, dict[str, int]]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,11 +55,12 @@ def seeds(monkeypatch):
     """Put pocket in place of what is trained; return the seeds of all trainings."""
     seeds: list[int] = []
 
-    def train(model, data, seed, to):
-        seeds.append(seed)
-        return shutil.copytree(BUILT_IN["pocket"], to / "run" / "model", dirs_exist_ok=True)
+    def train(recipe, folder, data):
+        seeds.append(recipe.train.seed)
+        model = shutil.copytree(BUILT_IN["pocket"], folder / "model", dirs_exist_ok=True)
+        return SimpleNamespace(model=model)
 
-    monkeypatch.setattr("runnel.lab.training.adaptation._train", train)
+    monkeypatch.setattr("runnel.lab.training.adaptation.run_recipe", train)
     return seeds
 
 

@@ -13,7 +13,7 @@ from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel import Embedder
 from runnel.generation.endpoint import Reply
-from runnel.lab.replies import Inquiry, Replies
+from runnel.lab.replies import Inquiry, stored_replies
 from runnel.lab.synthesis.examples import Settings, Synthesis
 from runnel.lab.synthesis.sources import Cutter, Sources
 from runnel.lab.synthesis.strategies import (
@@ -334,9 +334,8 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
         tokens = sum(len(embedder.model.tokenizer.encode(one["content"])) for one in messages)
         return Reply(follow(messages), "stop", tokens, 1)
 
-    with Replies(
-        SimpleNamespace(model="m", url="u", complete=complete), tmp_path / "store"
-    ) as replies:
+    endpoint = SimpleNamespace(model="m", url="u", complete=complete)
+    with stored_replies(tmp_path, endpoint) as replies:
         # which place is the nearest matters little
         any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731
         synthesis = Synthesis(

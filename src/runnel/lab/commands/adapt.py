@@ -50,13 +50,13 @@ def adapt(
     )
     if as_json:
         display.print_json(result)
-        return 0 if result["model"] else 1
-    for name, gain in result["measured"].items():
-        display.print_text(
-            f"{name}: recall@10 {gain['a']:.4f} before, {gain['b']:.4f} after, difference"
-            f" {gain['difference']:+.4f} (95 % interval {gain['low']:+.4f} to {gain['high']:+.4f};"
-            f" {counted(gain['queries'], 'question')})"
-        )
-    if result["model"]:
-        display.print_text(f"{result['model']}: use it with runnel find -m {result['model']}")
+    else:
+        for name, gain in result["measured"].items():
+            display.print_text(
+                f"{name}: recall@10 {gain['a']:.4f} before, {gain['b']:.4f} after, difference"
+                f" {gain['difference']:+.4f} (95 % interval {gain['low']:+.4f} to"
+                f" {gain['high']:+.4f}; {counted(gain['queries'], 'question')})"
+            )
+        if result["model"]:
+            display.print_text(f"{result['model']}: use it with runnel find -m {result['model']}")
     return 0 if result["model"] else 1

@@ -131,8 +131,10 @@ def _show_index(result: Mapping[str, Any]) -> None:
     display.print_table(["found", "questions", *names], rows)
     if wrong:
         kinds = Counter(answer["problem"]["kind"] for answer in wrong)
-        counts = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
-        display.print_text(f"what went wrong: {counts}")
+        display.print_text(
+            "what went wrong: "
+            + ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
+        )
     for answer in wrong:
         display.print_text(f"  {answer['id']}. {display.one_line(answer['question'])}")
         display.print_text(f"     expected {display.one_line(answer['expected'])}")

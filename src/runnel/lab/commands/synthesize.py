@@ -71,13 +71,12 @@ def synthesize(
         parameters.refuse_others(context, "--without-llm", _from_structure)
         return _from_structure(sources, to, limit, seed, exclude, language, as_json)
     from runnel.lab.synthesis import examples
-    from runnel.lab.synthesis.examples import Settings
 
     report = examples.synthesize(
         sources,
         to,
         asked.open(),
-        Settings(strategy, unit, seed, reply_tokens, threads, language),
+        examples.Settings(strategy, unit, seed, reply_tokens, threads, language),
         lengths=_numbers(lengths),
         limit=limit,
         exclude=exclude or (),

@@ -33,8 +33,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from runnel.batching import top
-from runnel.checks import expect_count
-from runnel.errors import InputError
+from runnel.checks import expect_count, refuse_when
 from runnel.files import file_digest
 from runnel.jobs.progress import notify
 from runnel.jobs.runs import WorkPlan, resumed_rows
@@ -73,8 +72,8 @@ _LOWEST = -8  # lower scores are counted together with this one
 _HIGHEST = 8  # and higher ones with this one
 _FORMAT = 4  # of TASK.ranks.jsonl
 
+# spans that tile a document and are scored instead of its sentences; (): the data has none
 Units = tuple[tuple[int, int], ...]
-"""Spans that tile a document and are scored instead of its sentences; (): the data has none."""
 
 
 class Scorer(Protocol):
@@ -182,8 +181,10 @@ def by_retriever(
         if spans is not None or window is not None:
             size, stride = window or (None, None)
             scored = retriever.score(query, document, spans=spans, window=size, stride=stride)
-            bounds = np.array([(sentence.start, sentence.end) for sentence in scored])
-            return bounds, np.array([sentence.score for sentence in scored], np.float32)
+            return (
+                np.array([(sentence.start, sentence.end) for sentence in scored]),
+                np.array([sentence.score for sentence in scored], np.float32),
+            )
         # otherwise pieces, of which the document may be the only one, are read or remembered
         pieces, texts = read(document)
         scans = list(retriever.scan(query, texts))
@@ -286,8 +287,13 @@ def summarize(
     by_length = []
     for name, lengths in ranges(_LENGTHS, "words").items():
         if group := [judgment.query for judgment in asked if judgment.words in lengths]:
-            means = mean({query: values[query] for query in group})
-            by_length.append({"name": name, "queries": len(group), "metrics": means})
+            by_length.append(
+                {
+                    "name": name,
+                    "queries": len(group),
+                    "metrics": mean({query: values[query] for query in group}),
+                }
+            )
     return {
         "metrics": mean(values),
         "by_length": by_length,
@@ -464,12 +470,15 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
         notify(f"note: {path}: {dropped}")
     queries = Counter(judgment.query for judgment in judged)
     repeated = [query for query, count in queries.items() if count > 1]
-    if repeated or not any(judgment.spans for judgment in judged):
-        problem = (
-            f"two questions have the id {repeated[0]!r}" if repeated else "no question has evidence"
-        )
-        raise InputError(
-            f"{path}: {problem}; expected each id once, and spans of evidence in one question at"
-            " least"
-        )
+    expected = "expected each id once, and spans of evidence in one question at least"
+    refuse_when(
+        (
+            repeated,
+            f"{path}: two questions have the id {' or '.join(map(repr, repeated[:3]))}; {expected}",
+        ),
+        (
+            not any(judgment.spans for judgment in judged),
+            f"{path}: no question has evidence; {expected}",
+        ),
+    )
     return judged

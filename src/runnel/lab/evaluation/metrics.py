@@ -2,7 +2,6 @@
 two systems.
 """
 
-import difflib
 import sys
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -22,14 +21,12 @@ METRICS = ("nDCG@10", "MRR@10", "Recall@100")
 _ROUNDS = 10_000  # rounds of the randomization test and of the bootstrap
 _BLOCK = 1 << 22  # numbers in memory at a time
 
+# metric by the name it was given: an `ir_measures.Measure`
 Metrics = Mapping[str, Any]
-"""Metric by the name it was given: an `ir_measures.Measure`."""
-
+# query id -> metric -> value
 Values = dict[str, dict[str, float]]
-"""Query id -> metric -> value."""
-
+# the result of a task, and the values of its queries
 Measured = tuple[dict[str, Any], Values]
-"""The result of a task, and the values of its queries."""
 
 
 def parse_metrics(names: Iterable[str]) -> Metrics:
@@ -43,15 +40,10 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
         try:
             parsed[name] = measures.parse_measure(name)
         except (NameError, ValueError) as error:
-            head, at, depth = name.partition("@")
-            heads = [*measures.measures.registry, "MRR", "Recall", "MAP", "nDCG"]
-            by_lower = {key.lower(): key for key in heads}
-            advice = "expected names such as nDCG@10, MRR@10 and Recall@100"
-            if head in heads:
-                advice = f"expected a whole number after {head}@"
-            elif near := difflib.get_close_matches(head.lower(), by_lower, 1):
-                advice = f"did you mean {by_lower[near[0]]}{at}{depth}?"
-            raise InputError(f"unknown metric {name!r}; {advice}") from error
+            raise InputError(
+                f"unknown metric {name!r}; expected names such as nDCG@10, MRR@10 and Recall@100,"
+                " with a whole number after @"
+            ) from error
     return parsed
 
 
@@ -76,11 +68,8 @@ def evaluate(
         query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))}
         for query in qrels
     }
-    values: Values = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
-    names: dict[Any, list[str]] = {}
-    for name, metric in metrics.items():
-        names.setdefault(metric, []).append(name)
     run = {query: scores for query, scores in ranks.items() if scores}
+    distinct = set(metrics.values())  # several names may be of one metric
     with errors_as(
         InputError,
         f"{', '.join(metrics)}: ir-measures cannot compute these",
@@ -88,10 +77,14 @@ def evaluate(
         RuntimeError,
         advice="choose other metrics",
     ):
-        for metric in measures.iter_calc(list(names), qrels, run) if names else ():
-            for name in names[metric.measure]:
-                values[metric.query_id][name] = float(metric.value)
-    return values
+        computed = {
+            (found.query_id, found.measure): float(found.value)
+            for found in (measures.iter_calc(distinct, qrels, run) if distinct else ())
+        }
+    return {
+        query: {name: computed.get((query, metric), 0.0) for name, metric in metrics.items()}
+        for query in qrels
+    }
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
@@ -113,9 +106,12 @@ def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:
     """Return the names of the ranges of lengths and their limits: up to the first bound, from one
     bound to the next, and above the last.
     """
-    names = [f"{a + 1:,} to {b:,} {unit}" for a, b in pairwise(bounds)]
+    names = [
+        f"up to {bounds[0]:,} {unit}",
+        *(f"{a + 1:,} to {b:,} {unit}" for a, b in pairwise(bounds)),
+        f"over {bounds[-1]:,} {unit}",
+    ]
     edges = [0, *(bound + 1 for bound in bounds), sys.maxsize]
-    names = [f"up to {bounds[0]:,} {unit}", *names, f"over {bounds[-1]:,} {unit}"]
     return dict(zip(names, starmap(range, pairwise(edges)), strict=True))
 
 
@@ -197,8 +193,10 @@ def expect_new(task: str, tasks: Container[str]) -> None:
 def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]:
     """Write the values of each query, then the result: a result is never without its values."""
     result = {"version": VERSION, **result}
-    rows = folder / f"{result['task']}.queries.jsonl"
-    write_jsonl(rows, ({"query": query, **metrics} for query, metrics in values.items()))
+    write_jsonl(
+        folder / f"{result['task']}.queries.jsonl",
+        ({"query": query, **metrics} for query, metrics in values.items()),
+    )
     write_json(folder / f"{result['task']}.json", result)
     return result
 
@@ -209,13 +207,11 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Sets may have different metrics: "metrics" has the metrics that all of them have.
     """
+    retrieval = [result for result in results if result["kind"] == "retrieval"]
     units: dict[str, list[dict[str, float]]] = {}
-    groups: set[str] = set()
-    for result in results:
-        if result["kind"] == "retrieval":
-            name = result["group"] or result["task"]
-            units.setdefault(name, []).append(result["metrics"])
-            groups |= {name} if result["group"] else set()
+    for result in retrieval:
+        units.setdefault(result["group"] or result["task"], []).append(result["metrics"])
+    groups = {result["group"] for result in retrieval}
     rows = {name: _mean(name, sets) for name, sets in units.items()}
     of_groups = [row for name, row in rows.items() if name in groups]
     if len(rows) < 2:

@@ -22,7 +22,7 @@ from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.jobs.runs import WorkPlan, resumed_rows
 from runnel.lab.evaluation.metrics import Measured, mean, results_folder, save
-from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
+from runnel.lab.evaluation.patterns import measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of
 from runnel.lab.training.triples import read_named
 from runnel.records import Hit, Places
@@ -60,13 +60,12 @@ class Question:
         return " or ".join(self.files) + place
 
 
+# What search found for a question: "rank" of the first document that answers, from 1 (None: not
+# among the first `DEPTH`); "place", the rank of the first document of which a shown sentence is at
+# the expected place; "sentence", the rank of the expected sentence among the sentences of the
+# document at "rank" (None: not known); "found", the first documents; "problem", its "kind" and
+# "text".
 SearchAnswer = dict[str, Any]
-"""What search found for a question: "rank" of the first document that answers, from 1 (None: not
-among the first `DEPTH`); "place", the rank of the first document of which a shown sentence is at
-the expected place; "sentence", the rank of the expected sentence among the sentences of the
-document at "rank" (None: not known); "found", the first documents; "problem", its "kind" and
-"text".
-"""
 
 
 @dataclass(frozen=True)
@@ -332,9 +331,9 @@ def ask_questions(
         InputError: an option has no effect on these questions, or the file cannot be used.
     """
     path = Path(path)
-    options: dict[str, float] = {} if weight is None else {"dense_weight": weight}
-    options |= {} if rerank is None else {"rerank": rerank}
-    ranks_sentences = has_patterns(path)
+    given = {"dense_weight": weight, "rerank": rerank}
+    options = {name: value for name, value in given.items() if value is not None}
+    ranks_sentences = any("patterns" in row for _, row in read_named(path))
     refuse_when(
         (
             ranks_sentences and (options or top_k is not None),

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from runnel.batching import top
-from runnel.checks import by_id, expect_choice
+from runnel.checks import by_id, expect_choice, refuse_when
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
@@ -64,30 +64,23 @@ class PatternQuestion:
     kind: str = ""
 
 
-def has_patterns(path: Path) -> bool:
-    """Return whether a file of questions has patterns."""
-    return any("patterns" in row for _, row in read_named(path))
-
-
 def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
     """Read questions about the documents in `folder` from jsonl. Raises InputError for a wrong row
     or a missing document.
     """
     rows = enumerate(read_named(path), start=1)
-    questions = by_id(
-        (_question(row, where, str(number)) for number, (where, row) in rows),
-        f"the questions of {path}",
+    made = (_question(row, where, str(number)) for number, (where, row) in rows)
+    questions = list(by_id(made, f"the questions of {path}").values())
+    missing = [asked.file for asked in questions if not (folder / asked.file).is_file()]
+    remedy = "expected questions with patterns, and the folder of their documents (--in)"
+    refuse_when(
+        (missing, f"{folder} has no file {' or '.join(map(repr, missing[:3]))}; {remedy}"),
+        (
+            not any(asked.patterns for asked in questions),
+            f"{path} has no question with patterns; {remedy}",
+        ),
     )
-    files = [question.file for question in questions.values()]
-    missing = [file for file in files if not (folder / file).is_file()]
-    problem = f"{folder} has no file {missing[0]!r}" if missing else ""
-    if not missing and not any(question.patterns for question in questions.values()):
-        problem = f"{path} has no question with patterns"
-    if problem:
-        raise InputError(
-            f"{problem}; expected questions with patterns, and the folder of their documents (--in)"
-        )
-    return list(questions.values())
+    return questions
 
 
 def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestion:
@@ -100,12 +93,11 @@ def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestio
         wrong = f" ({error})"
     full = question.query.strip() and question.file.strip() and all(question.patterns)
     if wrong or not full or (question.kind == UNANSWERABLE) == bool(question.patterns):
-        expected = (
-            f'texts as "question" and "file", and regular expressions, or the kind {UNANSWERABLE!r}'
-            " without them"
+        raise InputError(
+            f'{where}: expected texts as "question" and "file", and regular expressions, or the'
+            f" kind {UNANSWERABLE!r} without them, got {str(list(question.patterns))[:100]} and"
+            f" the kind {question.kind!r}{wrong}"
         )
-        got = f"{str(list(question.patterns))[:100]} and the kind {question.kind!r}"
-        raise InputError(f"{where}: expected {expected}, got {got}{wrong}")
     return question
 
 
@@ -131,10 +123,9 @@ def read_folder(
     return documents
 
 
+# The spans (S, 2) of a document's sentences, their scores (S,), and the probability that the
+# document answers the query (None: not known).
 DocumentScores = tuple[np.ndarray, np.ndarray, float | None]
-"""The spans (S, 2) of a document's sentences, their scores (S,), and the probability that the
-document answers the query (None: not known).
-"""
 # scores documents for a query, so that their sentences can be ranked together
 ScoreDocuments = Callable[[str, Sequence[str | DocumentText]], list[DocumentScores]]
 
@@ -175,7 +166,8 @@ class Sentences:
         numbers: dict[str, int] = {}
         # (N,), equal for equal sentences, which count as one in a rank
         self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
-        self._bm25_scorers: dict[str, Callable[[str], np.ndarray]] = {}
+        # scorers by BM25 of each file, and of all (None)
+        self._bm25_scorers: dict[str | None, Callable[[str], np.ndarray]] = {}
 
     def ask(self, question: PatternQuestion) -> dict[str, Any]:
         """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best
@@ -189,17 +181,6 @@ class Sentences:
             for pattern in question.patterns
         ]
         answers = np.unique(self._keys[[row for matching in matches for row in matching]])
-        # Of each system, for each of `PLACES`: the scores, and "best". They are the same in both
-        # places where the folder has no other document.
-        alone = len(rows) == len(self._keys)
-        in_document = self._bm25_of(question.file, rows)(question.query)
-        in_folder = in_document if alone else self._bm25_of("", None)(question.query)
-        scored = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
-        if self._score is not None:
-            of_document = _joined(self._score_documents(question.query, file))
-            of_folder = of_document if alone else _joined(self._score_documents(question.query))
-            scored = {"model": [of_document, of_folder]} | scored
-        keys_of_places = (self._keys[rows], self._keys)
         result: dict[str, Any] = {
             "unmatched": [
                 pattern
@@ -207,11 +188,19 @@ class Sentences:
                 if not matching
             ]
         }
-        for system, of_places in scored.items():
+        systems = {"BM25": self._rank_by_words}
+        if self._score is not None:
+            systems = {"model": self._rank_by_model} | systems
+        keys_of_places = (self._keys[rows], self._keys)
+        for system, ranked in systems.items():
+            in_document = ranked(question.query, file)
+            # the same in both places where the folder has no other document
+            alone = len(rows) == len(self._keys)
+            in_folder = in_document if alone else ranked(question.query, None)
             result[system] = {
                 place: {"rank": _answer_rank(scores, keys, answers), "best": best}
                 for place, (scores, best), keys in zip(
-                    PLACES, of_places, keys_of_places, strict=True
+                    PLACES, (in_document, in_folder), keys_of_places, strict=True
                 )
             }
         return result
@@ -221,24 +210,27 @@ class Sentences:
         assert self._score is not None
         return self._score(query, [text for name, text in self._documents if file in (None, name)])
 
-    def _bm25_of(self, file: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
-        """Return BM25's scores of these sentences (None: of all), as a function of the query; made
-        once for each file, and under the name "" for the folder.
-        """
+    def _rank_by_words(self, query: str, file: str | None) -> tuple[np.ndarray, float]:
+        """Return BM25's scores of the sentences in a file (None: in all), and the best score."""
         if file not in self._bm25_scorers:
-            texts = self.texts if rows is None else [self.texts[row] for row in rows]
+            texts = [
+                text
+                for text, owner in zip(self.texts, self._files, strict=True)
+                if file in (None, owner)
+            ]
             self._bm25_scorers[file] = bm25_scorer(texts, **self._bm25)
-        return self._bm25_scorers[file]
+        scores = self._bm25_scorers[file](query)
+        return scores, float(scores.max())
 
-
-def _joined(documents: Sequence[DocumentScores]) -> tuple[np.ndarray, float]:
-    """Return the scores of all documents, and the highest probability that a document answers, or
-    without probabilities the best score.
-    """
-    scores = np.concatenate([scores for _, scores, _ in documents])
-    answers = highest(answers for _, _, answers in documents)
-    # -inf, where the model scores no sentence (none has a token), becomes a number for JSON
-    return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
+    def _rank_by_model(self, query: str, file: str | None) -> tuple[np.ndarray, float]:
+        """Return the model's scores of the sentences in a file (None: in all), and the highest
+        probability that a document answers, or without probabilities the best score.
+        """
+        documents = self._score_documents(query, file)
+        scores = np.concatenate([scores for _, scores, _ in documents])
+        answers = highest(answers for _, _, answers in documents)
+        # -inf, where the model scores no sentence (none has a token), becomes a number for JSON
+        return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
 
 
 def _answer_rank(scores: np.ndarray, keys: np.ndarray, answers: np.ndarray) -> int | None:
@@ -352,8 +344,9 @@ def measure_patterns(path: Path, source: str, system: System, folder: Path) -> M
     rankings = []
     for place, key in itertools.product(PLACES, dict.fromkeys((evaluated, "BM25"))):
         summary = summarize(kinds, [row[key][place] for _, row in measured])
-        name_of_system = system.model if key == "model" else key
-        rankings.append({"system": name_of_system, "place": place, **summary})
+        rankings.append(
+            {"system": system.model if key == "model" else key, "place": place, **summary}
+        )
     values = {}
     for question, row in measured:
         if question.patterns:

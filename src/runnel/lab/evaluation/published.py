@@ -135,10 +135,13 @@ def _sets_of(folder: Path) -> list[Set]:
     if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= _columns([rows]):
         return [Set(name, partial(_write_pairs, name=name, read=partial(_scrolls, rows)), _NDCG)]
     if papers := _qasper(folder):
-        reads = {f"qasper_{kind}": partial(_papers, papers, kind) for kind in ("title", "abstract")}
         return [
-            Set(own, partial(_write_pairs, name=own, read=read), _NDCG)
-            for own, read in reads.items()
+            Set(
+                f"qasper_{kind}",
+                partial(_write_pairs, name=f"qasper_{kind}", read=partial(_papers, papers, kind)),
+                _NDCG,
+            )
+            for kind in ("title", "abstract")
         ]
     # in mteb's data sets on the hub, the judgments are the table "default"
     tables = [_tables(folder, *names) for names in (["corpus"], ["queries"], ["qrels", "default"])]

@@ -11,7 +11,7 @@ The parts of this file:
     measure, _write_run              a task's run, written query by query, and the metrics of it:
         _rank_segments               candidates that a reranker reads in segments
         _search_all                  blocks of queries, by what `_searcher` returns: a search in an
-                                     index (`_open_index`), by BM25, or by `_vector_ranker`
+                                     index, by BM25 or by vectors
     load_model, ApiEmbedder          the model of a system; an embedder behind an endpoint
 
 A run, here, is a ranking as TREC writes it: lines with a query, a document and a score. A training
@@ -48,7 +48,7 @@ from runnel.lab.evaluation.published import Set
 from runnel.lab.evaluation.tasks import Task, read_run_of, read_task
 from runnel.lab.training import recipes
 from runnel.lab.training.corpus import Texts
-from runnel.lab.training.mining import Ranker, bm25_ranker, dense_ranker
+from runnel.lab.training.mining import bm25_ranker, dense_ranker
 from runnel.lab.training.triples import expect_texts
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -67,20 +67,18 @@ _TEXTS = 128  # texts of one request to an endpoint
 _BLOCK = 256  # queries searched together
 _CHECKPOINTS = {".pt", ".pth", ".bin", ".safetensors"}
 
+# How a system ranks:
+#
+#     bm25       by the words of query and document
+#     embed      by the vectors of an embedder
+#     rerank     the candidates of each query, by a reranker
+#     index      by vectors and words, in an index as of `runnel index`
+#     sentences  the sentences of one document, by a sentence retriever: only in `evidence.py` and
+#                `qa/examination.py`; `measure` is never given it (`run.py` refuses it)
+#     run        not at all: `model` is the file of a finished run, which `measure` only reads
 How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
-"""How a system ranks:
-
-    bm25       by the words of query and document
-    embed      by the vectors of an embedder
-    rerank     the candidates of each query, by a reranker
-    index      by vectors and words, in an index as of `runnel index`
-    sentences  the sentences of one document, by a sentence retriever: only in `evidence.py` and
-               `qa/examination.py`; `measure` is never given it (`run.py` refuses it)
-    run        not at all: `model` is the file of a finished run, which `measure` only reads
-"""
-
+# yields for each query its documents with their scores, best first
 SearchTexts = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
-"""Yields for each query its documents with their scores, best first."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,9 @@ class Reading:
         count = len(encoded.ids)
         if count <= self.segment_tokens:
             return [text]
-        stride = self.stride or self.segment_tokens
-        cuts = windows(np.arange(count + 1), self.segment_tokens, stride)
+        cuts = windows(
+            np.arange(count + 1), self.segment_tokens, self.stride or self.segment_tokens
+        )
         pieces = [text[encoded.starts[first] : encoded.ends[last - 1]] for first, last in cuts]
         return [piece for piece in pieces if piece.strip()] or [text]
 
@@ -293,8 +292,7 @@ def as_in_recipe(system: System) -> System:
     if asked.max_query_tokens is None:
         recorded["max_query_tokens"] = table.max_query_tokens
     recorded = {name: value for name, value in recorded.items() if value is not None}
-    if recorded:
-        settings = ", ".join(f"{name} {value}" for name, value in recorded.items())
+    if settings := ", ".join(f"{name} {value}" for name, value in recorded.items()):
         notify(f"note: as in the recipe of {system.model}: {settings}")
     return replace(system, reading=replace(asked, **recorded))
 
@@ -388,7 +386,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     # in `begin` all of them, with the model's fingerprint.
     with Journal(out, settings) as journal:
         model = load_model(system)
-        # no model behind an endpoint, which would have no fingerprint, comes here: `run._system`
+        # no model behind an endpoint, which would have no fingerprint, comes here: `run.system_for`
         settings["fingerprint"] = None if model is None else model.model.fingerprint()
         if journal.begin(**settings) is not None:  # the facts of a run that is finished
             notify(f"note: {out} is finished already")
@@ -456,9 +454,19 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> SearchTex
     """
     corpus = task.corpus
     depth = system.depth
+    reading = system.reading
     assert corpus is not None and depth is not None
     if system.how == "index":
-        index = _open_index(corpus, model, folder / f"{task.source.name}.index")
+        # made of the corpus, or completed
+        index = Index.open_or_create(folder / f"{task.source.name}.index", model)
+        with index, open_progress("indexing") as meter:
+            documents = (Document(document.id, document.text) for document in corpus)
+            failed = index.add(documents, progress=meter).failed
+        if failed:
+            notify(
+                f"warning: {len(failed):,} documents are not in {index.store.uri}:"
+                f" {next(iter(failed.values()))}"
+            )
 
         def search_index(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
             for query in queries:
@@ -470,51 +478,29 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> SearchTex
         with open_progress("indexing", "documents") as progress:
             rank = bm25_ranker(corpus, progress, **system.bm25)
     else:
-        rank = _vector_ranker(task, corpus, system, model, folder)
+        # `rows`: for each vector, the row in the corpus of its document. Empty texts have no
+        # vector. `stored`: the file of `runnel embed` that the user gives; None: they are computed.
+        vectors, rows = embed_corpus(
+            model,
+            corpus,
+            folder / f"{task.source.name}.vectors.npy",
+            {
+                # without the limit of queries: with another, the vectors are the same
+                **replace(reading, max_query_tokens=None).settings(),
+                "corpus": file_digest(str(task.source.corpus)),
+                "fingerprint": model.model.fingerprint(),
+                "prompt": model.model.prompts.get("document", ""),
+            },
+            reading.max_tokens,
+            stored=system.vectors,
+        )
+        rank = dense_ranker(model, vectors, rows, reading.max_query_tokens)
 
     def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         for rows, scores in rank(queries, depth):
             yield list(zip(map(corpus.name, rows), scores.tolist(), strict=True))
 
     return search
-
-
-def _vector_ranker(
-    task: Task, corpus: Texts, system: System, embedder: Embedder, folder: Path
-) -> Ranker:
-    """Return a ranker by the vectors of documents: those of the system, or those in `folder`, which
-    are computed if they are missing.
-    """
-    reading = system.reading
-    path = folder / f"{task.source.name}.vectors.npy"
-    made_from = {
-        # without the limit of queries: with another, the vectors are the same
-        **replace(reading, max_query_tokens=None).settings(),
-        "corpus": file_digest(str(task.source.corpus)),
-        "fingerprint": embedder.model.fingerprint(),
-        "prompt": embedder.model.prompts.get("document", ""),
-    }
-    # `rows`: for each vector, the row in the corpus of its document. Empty texts have no vector.
-    # `stored`: the file of `runnel embed` that the user gives; None: they are computed into `path`.
-    vectors, rows = embed_corpus(
-        embedder, corpus, path, made_from, reading.max_tokens, stored=system.vectors
-    )
-    return dense_ranker(embedder, vectors, rows, reading.max_query_tokens)
-
-
-def _open_index(corpus: Texts, embedder: Embedder, made_at: Path) -> Index:
-    """Return the index at `made_at`, which is made of the corpus, or completed."""
-    opened = Index.open_or_create(made_at, embedder)
-    with opened as index, open_progress("indexing") as progress:
-        changes = index.add(
-            (Document(document.id, document.text) for document in corpus), progress=progress
-        )
-    if changes.failed:
-        notify(
-            f"warning: {len(changes.failed):,} documents are not in {made_at}:"
-            f" {next(iter(changes.failed.values()))}"
-        )
-    return index
 
 
 class _CorpusTexts(Mapping[str, str]):
@@ -543,7 +529,6 @@ class ApiEmbedder:
     """
 
     def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
-        self.name = name
         self.prompts = dict(prompts or {})
         self._endpoint = Endpoint(model=name)
 
@@ -590,7 +575,7 @@ def load_model(system: System) -> Any:
     """Return the model of a system: a `Reranker` for "rerank", a `SentenceRetriever` for
     "sentences", None for "bm25", otherwise an `Embedder`, or for "api:NAME" an `ApiEmbedder`.
 
-    Only `evidence.py` is ever given an `ApiEmbedder`, which has no `model`: see `run._system`.
+    Only `evidence.py` is ever given an `ApiEmbedder`, which has no `model`: see `run.system_for`.
     """
     if system.how == "bm25":
         return None

@@ -1,6 +1,6 @@
 """Evaluate a model or a run on tasks: `evaluate` is what `runnel lab evaluate` does.
 
-In order: `_trials` finds the sets of each task; `_system` makes the system that is evaluated on
+In order: `_trials` finds the sets of each task; `system_for` makes the system that is evaluated on
 them, with the options that have an effect there; then `retrieval`, `evidence` or `mteb` measures
 it. A trial is a set and the system that is evaluated on it.
 """
@@ -71,7 +71,7 @@ def evaluate(
     # 1. tasks of mteb
     if of_mteb:
         given = Options({**options, "metrics": metrics})
-        system = _system(model, "mteb", kind_of(model, None) or how or "embed", given)
+        system = system_for(model, "mteb", kind_of(model, None) or how or "embed", given)
         given.refuse_others(f"{system.how} on mteb")
         with results_folder(out) as folder:
             return {"version": VERSION, **mteb.measure(tasks, as_in_recipe(system), folder)}
@@ -121,13 +121,12 @@ def _trials(
             "{instruction} in --prompt is replaced only for tasks of mteb",
         ),
     )
-    systems = {pair: _system(model, *pair, options) for pair in pairs}
+    systems = {pair: as_in_recipe(system_for(model, *pair, options)) for pair in pairs}
     options.refuse_others(" and ".join(f"{how} on {kind}" for kind, how in pairs))
-    systems = {pair: as_in_recipe(system) for pair, system in systems.items()}
     return [(task, systems[pair]) for task, pair in trials]
 
 
-def _system(model: str, kind: str, how: How, options: Options) -> System:
+def system_for(model: str, kind: str, how: How, options: Options) -> System:
     """Return the system that is evaluated on tasks of a kind, with the options that have an effect
     there. `take` marks an option as used; one that is never taken is refused.
 

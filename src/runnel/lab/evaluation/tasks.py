@@ -4,13 +4,13 @@ queries. `published.py` makes such tasks of published sets.
 Source: Thakur et al., 2021.
 """
 
-import difflib
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from runnel.errors import InputError
+from runnel.files import near_names
 from runnel.lab.training.corpus import Texts, read_corpus, read_queries
 from runnel.lab.training.evidence import is_released
 from runnel.lab.training.triples import find_source, folder_of
@@ -44,13 +44,9 @@ def expect_task(path: str | Path) -> Path:
     """Return the path of a task that exists."""
     path = Path(path)
     if not path.exists():
-        names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = " or ".join(
-            str(path.parent / name) for name in difflib.get_close_matches(path.name, names, 3)
-        )
-        expected = "expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence"
         raise InputError(
-            f"unknown task {str(path)!r}; {f'did you mean {near}?' if near else expected}"
+            f"{path}: no such task; expected a BEIR folder, a benchmark, or a file of judgments"
+            f" (qrels) or evidence{near_names(path)}"
         )
     return path
 

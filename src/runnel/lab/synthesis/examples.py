@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
@@ -44,7 +43,6 @@ from runnel.lab.synthesis.sources import (
     check_language,
     refusal,
 )
-from runnel.lab.synthesis.strategies import Draft, Strategy
 from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
@@ -58,21 +56,15 @@ _NO_REPLY = "requests without a reply; repeat the command to ask again"
 
 @dataclass(frozen=True)
 class Settings:
-    """How examples are written. Raises InputError for a unit that has no places, or an unknown
-    language.
-    """
+    """How examples are written."""
 
-    strategy: Strategy = "link"
+    strategy: strategies.Strategy = "link"
     # or "clauses" as in the code of paper E, Full-context sentence retrieval (docs/papers.md)
-    unit: Unit = "sentence"
+    unit: Unit = "sentence"  # one of `strategies.PLACE_UNITS`
     seed: int = 0
     reply_tokens: int = 2000  # the most tokens of a reply; one that is cut there is rejected
     threads: int = 8  # requests at a time
     language: str | None = None  # a code such as "en": subsequences in other languages are left out
-
-    def __post_init__(self) -> None:
-        check_language(self.language)
-        expect_choice(self.unit, strategies.PLACE_UNITS, "unit")
 
 
 @dataclass
@@ -102,7 +94,7 @@ class Synthesis:
         while self.inquiry.stopped is None and (wave := self._wave(subsequences, limit)):
             for (subsequence, _), outcome in self.inquiry.run(self._outcome, wave):
                 self.read += 1
-                if isinstance(outcome, Draft):
+                if isinstance(outcome, strategies.Draft):
                     self.kept[subsequence.length] += 1
                     yield self._row(subsequence, outcome)
                 else:  # a reason, or None from the inquiry: no reply came
@@ -131,7 +123,9 @@ class Synthesis:
             "output_tokens": used["completion_tokens"] * 1e6 / count,
         }
 
-    def _outcome(self, item: tuple[Subsequence, str | None], notes: list[str]) -> Draft | str:
+    def _outcome(
+        self, item: tuple[Subsequence, str | None], notes: list[str]
+    ) -> strategies.Draft | str:
         """Return the example about a subsequence, or the reason why there is none. An item is one
         of `_wave`; `notes`, where `Inquiry.run` takes notes of replies, stays empty.
         """
@@ -159,7 +153,7 @@ class Synthesis:
             version=self.version,
         )
 
-    def _row(self, subsequence: Subsequence, draft: Draft) -> dict[str, Any]:
+    def _row(self, subsequence: Subsequence, draft: strategies.Draft) -> dict[str, Any]:
         """Return the row of an example: the keys of evidence (docs/data.md, "Evidence": id,
         question, document, evidence, units), and after them keys for analysis.
 
@@ -213,6 +207,7 @@ def synthesize(
     documents are left out; `model` counts tokens, and finds pairs. Raises InputError if a source, a
     length or a test set cannot be used.
     """
+    check_language(settings.language)
     texts, version = strategies.PROMPTS, strategies.VERSION
     if prompts is not None:
         texts = read_prompts(prompts, "synthesis", texts, strategies.USED[settings.strategy])
@@ -264,10 +259,10 @@ def ask_structure(
 
     Raises InputError if a source, the language or a test set cannot be used.
     """
+    check_language(language)
     structure = StructureRows(Decontaminator(exclude), language, seed)
     documents = Sources(sources, seed)
-    path = create_folder(to) / "structure.jsonl"
-    _write_rows(structure.rows(documents, limit), path, limit)
+    _write_rows(structure.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
     report = structure_facts(structure, documents)
     write_json(to / "structure.json", report)
     if not report["examples"]:
@@ -309,10 +304,14 @@ def _count_documents(documents: Sources) -> dict[str, object]:
 
 
 def _say_left_out(report: dict[str, Any]) -> None:
-    for reason, count in report["rejected"].items():
-        notify(f"note: rejected: {count:,} {reason}")
-    if repeated := report["repeated_documents"]:
-        notify(f"note: left out: {counted(repeated, 'document')} with the same text as another")
+    repeated = report["repeated_documents"]
+    notify_when(
+        *((True, f"note: rejected: {n:,} {reason}") for reason, n in report["rejected"].items()),
+        (
+            repeated,
+            f"note: left out: {counted(repeated, 'document')} with the same text as another",
+        ),
+    )
 
 
 def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:

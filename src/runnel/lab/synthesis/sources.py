@@ -198,8 +198,6 @@ class Cutter:
         rng: np.random.Generator,
     ) -> Iterator[Subsequence]:
         """Yield a subsequence of each length, one after the other, from a random unit on."""
-        if not lengths:
-            return
         # `units.bounds` has the first token of each unit, `units.spans` its characters in the
         # source.
         start_token = rng.integers(0, len(units.ids) - sum(lengths) + 1)

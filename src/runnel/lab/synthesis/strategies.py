@@ -239,8 +239,11 @@ def write_pair(
     vectors = encode([_slice(subsequence, tile) for tile in (place, *others)])
     nearest = others[int(np.argmax(vectors[1:] @ vectors[0]))]
     first, second = sorted((place, nearest), key=lambda tile: tile.start)
-    reply = ask("pair", first=_show(subsequence, first), second=_show(subsequence, second))
-    values = read_reply(reply, connection="text", **_ANSWERED)
+    values = read_reply(
+        ask("pair", first=_show(subsequence, first), second=_show(subsequence, second)),
+        connection="text",
+        **_ANSWERED,
+    )
     return _draft(values, (first, second), distance=_distance(first, second))
 
 

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 from runnel.files import digest
-from runnel.lab.synthesis.sources import Source, check_language, refusal
+from runnel.lab.synthesis.sources import Source, refusal
 from runnel.lab.synthesis.strategies import BOILERPLATE
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.records import trim
@@ -357,9 +357,9 @@ def _compatible(questions: Sequence[Asked]) -> list[Asked]:
     compatible: list[Asked] = []
     for asked in questions:
         words = asked.question.lower()
-        if times[words] > 1 or words in _GENERIC or not re.search(r"[^\W\d_]{3}", words):
-            continue
-        if not any(_clash(asked, other) or _clash(other, asked) for other in compatible):
+        says = words not in _GENERIC and re.search(r"[^\W\d_]{3}", words)
+        clashes = (_clash(asked, other) or _clash(other, asked) for other in compatible)
+        if times[words] == 1 and says and not any(clashes):
             compatible.append(asked)
     return compatible
 
@@ -391,9 +391,6 @@ class StructureRows:
     read: int = 0  # parts so far
     kept: Counter[str] = field(default_factory=Counter)  # rows by strategy
     rejected: Counter[str] = field(default_factory=Counter)  # parts and questions, by reason
-
-    def __post_init__(self) -> None:
-        check_language(self.language)
 
     def rows(self, sources: Iterable[Source], limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield rows of evidence (docs/data.md), those of a document in its order, until there are

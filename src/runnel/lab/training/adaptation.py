@@ -31,6 +31,7 @@ from runnel.lab.training.data import Dropped
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.run import run_recipe
+from runnel.lab.training.vectors import count_held_back
 from runnel.ops.backend import has_native_bf16
 
 _LEAST_QUESTIONS = 30  # to train on
@@ -38,8 +39,12 @@ _HELD_BACK = 10  # one question in this many is held back, in whole documents
 _METRIC = "Recall@10"
 # changes of the recipe evidence-vectors; "layers": see `ModelTable.layers`
 _TRAINING = (
-    "model.layers=true train.batch=1 train.epochs=3 train.learning_rate=3e-5 train.warmup=0.1"
-    " train.weight_decay=0.01"
+    "model.layers=true",
+    "train.batch=1",
+    "train.epochs=3",
+    "train.learning_rate=3e-5",
+    "train.warmup=0.1",
+    "train.weight_decay=0.01",
 )
 
 
@@ -66,7 +71,10 @@ def adapt(
     create_folder(to)
     train_file, held_file = _write_questions(sources, exclude, limit, seed, to)
     # 2. Train on the others.
-    adapted = _train(model, train_file, seed, to)
+    precision = "bf16" if has_native_bf16() else "fp32"
+    changes = (f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}")
+    recipe = recipes.read("evidence-vectors", changes=changes + _TRAINING)
+    adapted = Path(run_recipe(recipe, to / "run", data=train_file).model)
     # 3. Measure the gain.
     measured = {
         path.name: _measure_gain(path, model, adapted, to)
@@ -124,22 +132,9 @@ def _held_back(rows: list[dict[str, Any]]) -> set[str]:
     """Return the documents held back: about one question in ten, by an order that has nothing to do
     with the documents.
     """
-    counts = Counter(row["source"] for row in rows)
-    held: set[str] = set()
-    count = 0
-    for source in sorted(counts, key=lambda name: hashlib.blake2b(name.encode()).digest()):
-        if count * _HELD_BACK >= len(rows):
-            break
-        held.add(source)
-        count += counts[source]
-    return held
-
-
-def _train(model: str, data: Path, seed: int, to: Path) -> Path:
-    precision = "bf16" if has_native_bf16() else "fp32"
-    changes = [f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}"]
-    recipe = recipes.read("evidence-vectors", changes=(*changes, *_TRAINING.split()))
-    return Path(run_recipe(recipe, to / "run", data=data).model)
+    count = Counter(row["source"] for row in rows)
+    order = sorted(count, key=lambda name: hashlib.blake2b(name.encode()).digest())
+    return set(order[: count_held_back(order, count, len(rows) / _HELD_BACK)])
 
 
 def _measure_gain(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:

@@ -48,9 +48,10 @@ class Dropped:
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)  # reason -> place of the first such example
 
-    def add(self, reason: str, where: str) -> None:
-        self.counts[reason] += 1
-        self.first.setdefault(reason, where)
+    def add(self, reason: str, where: str, count: int = 1) -> None:
+        if count:
+            self.counts[reason] += count
+            self.first.setdefault(reason, where)
 
     def __str__(self) -> str:
         reasons = "; ".join(

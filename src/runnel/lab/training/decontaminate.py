@@ -76,10 +76,10 @@ class Decontaminator:
                         f"{path.removeprefix(_QA)}, {data.name}",
                         ((row.question, [texts[row.document]]) for row in data.questions),
                     )
-                continue
-            dropped = Dropped()
-            with DocumentReader() as reader:
-                self.add(path, _queries_with_documents(Path(path), reader, dropped), dropped)
+            else:
+                dropped = Dropped()
+                with DocumentReader() as reader:
+                    self.add(path, _queries_with_documents(Path(path), reader, dropped), dropped)
 
     def add(
         self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None

@@ -235,7 +235,9 @@ class DocumentTrainer(Watched):
             world=args.world_size,
             rank=args.process_index,
         )
-        return _Loader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
+        loader = DataLoader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
+        loader.set_epoch = batches.set_epoch  # the Trainer calls it
+        return loader
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[object], num_batches: int, device: torch.device
@@ -285,8 +287,10 @@ class DocumentTrainer(Watched):
         for batch in dataloader:
             with torch.no_grad():
                 losses, scores = self.model(batch["items"])
-            named = zip(batch["ids"], losses, scores, batch["items"], strict=False)
-            for _, loss, score, item in named:
+            # without the item that fills an empty batch, which has no id (`_collate`)
+            for _, loss, score, item in zip(
+                batch["ids"], losses, scores, batch["items"], strict=False
+            ):
                 recalls = self.recalls(score, item)
                 counts = [1.0, self.weight(item), float(loss), float(recalls is not None)]
                 sums += torch.tensor([*counts, *(recalls or [0.0] * len(self.top_k))]).to(sums)
@@ -296,9 +300,10 @@ class DocumentTrainer(Watched):
         if self.args.world_size > 1:
             dist.all_reduce(sums)
         documents, weight, loss_sum, answered, *recall_sums = sums.tolist()
-        metrics = {f"{metric_key_prefix}_loss": loss_sum / max(weight, 1)}
-        for k, total in zip(self.top_k, recall_sums, strict=True):
-            metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
+        metrics = {f"{metric_key_prefix}_loss": loss_sum / max(weight, 1)} | {
+            f"{metric_key_prefix}_recall_at_{k}": total / max(answered, 1)
+            for k, total in zip(self.top_k, recall_sums, strict=True)
+        }
         return EvalLoopOutput(
             predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents)
         )
@@ -351,13 +356,6 @@ class _Average(TrainerCallback):
         keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
         for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
             mean.mul_(keep).add_(new, alpha=1 - keep)
-
-
-class _Loader(DataLoader[Any]):
-    def set_epoch(self, epoch: int) -> None:
-        batches = self.batch_sampler
-        assert isinstance(batches, TokenBatches)
-        batches.set_epoch(epoch)
 
 
 def _collate(rows: Sequence[tuple[str, Any]], *, data: DocumentData) -> dict[str, object]:
@@ -419,8 +417,9 @@ class PackedTrainer(DocumentTrainer):
         **others: Any,
     ) -> None:
         self.runnel_model = model
-        module = self.module(model, replace(long or Long(), bf16=args.bf16))
-        super().__init__(module, args, *data, **others)
+        super().__init__(
+            self.module(model, replace(long or Long(), bf16=args.bf16)), args, *data, **others
+        )
 
     def _save(self, output_dir: str | None = None, state_dict: object = None) -> None:
         """Write a model folder, or adapters and heads."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+from runnel.checks import refuse_when
 from runnel.config import read_row
 from runnel.errors import InputError
 from runnel.jobs.progress import notify
@@ -94,17 +95,21 @@ def _evidence_of(row: dict[str, object], where: str) -> Evidence:
     # a blank span is wrong; but an example of nothing else is without evidence, and is left out
     if len(blank) < len(example.spans):
         wrong += blank
+    first = list(wrong[0]) if wrong else []
     edges = [0, *(end for _, end in example.units)]
-    if wrong:
-        what = f"span {list(wrong[0])} is empty or not inside the document"
-    elif example.units and edges != [*(start for start, _ in example.units), size]:
-        what = (
-            f"the {len(example.units):,} units do not tile the document, each from the end of the"
-            " one before it,"
-        )
-    else:
-        return example
-    raise InputError(f"{where}: {what} of {size:,} characters; correct the row")
+    refuse_when(
+        (
+            wrong,
+            f"{where}: span {first} is empty or not inside the document of {size:,} characters;"
+            " correct the row",
+        ),
+        (
+            example.units and edges != [*(start for start, _ in example.units), size],
+            f"{where}: the {len(example.units):,} units do not tile the document, each from the end"
+            f" of the one before it, of {size:,} characters; correct the row",
+        ),
+    )
+    return example
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ S  sentences of a document
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from runnel.models.items import Item
 from runnel.models.model import Model
@@ -43,7 +42,7 @@ def freeze(model: Model) -> None:
     model.refresh()
 
 
-def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
+def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[torch.Tensor]:
     """Return the scores (S,) of each item's sentences, as `SentenceRetriever.score` does; a
     sentence without a token gets -inf, without gradient. `long`: whether long items are read in
     segments, and what is kept for the backward pass.

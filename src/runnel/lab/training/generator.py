@@ -172,9 +172,11 @@ class GeneratorModule(ModelModule):
 
         # the head stays in fp32; `Long.bf16` is for the backbone
         with torch.autocast(device.type, enabled=False):
-            pieces = zip(hidden.split(_LOGITS), targets.split(_LOGITS), strict=True)
             losses = torch.cat(
-                [checkpoint(token_losses, *piece, use_reentrant=False) for piece in pieces]
+                [
+                    checkpoint(token_losses, *piece, use_reentrant=False)
+                    for piece in zip(hidden.split(_LOGITS), targets.split(_LOGITS), strict=True)
+                ]
             )
         return losses.new_zeros(len(items)).index_add(0, owners, losses), [()] * len(items)
 

@@ -12,8 +12,6 @@ In the order of this file: rankers and searches; settings and the judge of candi
 N  vectors of documents      d  width of the vectors      B  queries at a time
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -22,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -48,13 +45,11 @@ from runnel.request import Progress
 from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of
 
+# Returns for each example the rows of the corpus that its query retrieves, int64, best first, at
+# most the given number.
 RowSearch = Callable[[Sequence[Triple], int], list[np.ndarray]]
-"""Returns for each example the rows of the corpus that its query retrieves, int64, best first, at
-most the given number.
-"""
-
+# returns the same rows for each query, with their scores
 Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
-"""Returns the same rows for each query, with their scores."""
 
 K1, B = 0.9, 0.4  # of BM25: the defaults of Anserini, used by the BEIR paper's baselines
 _ROWS = 1 << 16  # document vectors in memory at a time
@@ -222,15 +217,18 @@ def dense_ranker(
         if np.isinf(bars).any() and end - start > depth:
             bar = torch.maximum(bar, products.topk(depth).values[:, -1])
         query, place = (products >= bar[:, None]).nonzero(as_tuple=True)
-        places = place.cpu().numpy() + start
-        return query.cpu().numpy(), places, products[query, place].cpu().numpy()
+        return (
+            query.cpu().numpy(),
+            place.cpu().numpy() + start,
+            products[query, place].cpu().numpy(),
+        )
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
         best = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(encoded)
         # (B,) each query's score at rank `depth` so far
         bars = np.full(len(encoded), -np.inf, np.float32)
-        spans = pairwise([*range(0, len(rows), _ROWS), len(rows)])
+        spans = itertools.pairwise([*range(0, len(rows), _ROWS), len(rows)])
         with ThreadPoolExecutor(len(devices)) as pool:
             while group := list(itertools.islice(spans, len(devices))):
                 work = partial(score, encoded, bars.copy(), depth)
@@ -240,8 +238,10 @@ def dense_ranker(
                         part = slice(ends[number], ends[number + 1])
                         both = np.concatenate([best[number][1], scores[part]])
                         chosen = top(both, depth)
-                        joined = np.concatenate([best[number][0], places[part]])
-                        best[number] = (joined[chosen], both[chosen])
+                        best[number] = (
+                            np.concatenate([best[number][0], places[part]])[chosen],
+                            both[chosen],
+                        )
                         if len(chosen) == depth:
                             bars[number] = both[chosen[-1]]
         return [(rows[places], scores) for places, scores in best]
@@ -257,16 +257,16 @@ def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> RowSearch:
     def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
         ranked = []
         for triple in triples:
-            names = run.get(triple.id, [])[:depth]
-            rows = [row for row in map(corpus.row, names) if row is not None]
-            if not triple.id or len(rows) < len(names):
-                missing = next((name for name in names if corpus.row(name) is None), None)
+            rows = {name: corpus.row(name) for name in run.get(triple.id, [])[:depth]}
+            missing = [name for name, row in rows.items() if row is None]
+            if not triple.id or missing:
                 raise InputError(
                     f"query {triple.id!r} ({triple.query[:60]!r}): expected an id, to look up in"
-                    f" the run, and its documents in the corpus, which has no {missing!r}; give the"
-                    " data and the corpus of this run"
+                    " the run, and its documents in the corpus, which lacks"
+                    f" {', '.join(map(repr, missing)) or 'none'}; give the data and the corpus of"
+                    " this run"
                 )
-            ranked.append(np.array(rows, dtype=np.int64))
+            ranked.append(np.array(list(rows.values()), dtype=np.int64))
         return ranked
 
     return search
@@ -313,20 +313,20 @@ def mine(
     mining: Mining,
     judge: NegativeJudge | None = None,
     start: int = 0,
-) -> Iterator[Draw]:
+) -> Iterator["Draw"]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
         results = search([triple for _, triple in block], mining.ranks[1])
-        draws = [
-            Draw(triple, rows, i, corpus, mining)
-            for (i, triple), rows in zip(block, results, strict=True)
-        ]
+        draws = []
+        for (number, triple), rows in zip(block, results, strict=True):
+            rng = np.random.default_rng([mining.seed, number])
+            draws.append(Draw(triple, rng.permutation(rows[mining.ranks[0] - 1 :]), corpus))
         if judge is not None and mining.relative_margin is not None:
-            _fill_judged(draws, mining.relative_margin, judge)
+            _fill_judged(draws, mining.number, mining.relative_margin, judge)
         else:
             for draw in draws:
-                draw.drawn += [text for _, text in draw.propose()]
+                draw.drawn += [text for _, text in itertools.islice(draw.candidates, mining.number)]
         yield from draws
 
 
@@ -341,46 +341,36 @@ def word_triples(text: str) -> frozenset[tuple[str, ...]]:
 
 
 class Draw:
-    """An example with the negatives drawn for it so far, from these rows of the corpus. `refused`
-    counts candidates by reason.
+    """An example with the negatives drawn for it so far, its candidates from these rows of the
+    corpus, in their order, and the counts of refused ones by reason.
     """
 
-    def __init__(
-        self, triple: Triple, rows: np.ndarray, index: int, corpus: Texts, mining: Mining
-    ) -> None:
+    def __init__(self, triple: Triple, rows: np.ndarray, corpus: Texts) -> None:
         self.triple = triple
         self.drawn: list[str] = []
         self.refused: Counter[str] = Counter()
-        self._corpus = corpus
-        self._number = mining.number
-        within = rows[mining.ranks[0] - 1 :]
-        self._rows = iter(np.random.default_rng([mining.seed, index]).permutation(within).tolist())
-        self._positives = [word_triples(text) for text in triple.positives]
-        self._negatives = [word_triples(text) for text in triple.negatives]
+        self.candidates = self._candidates(rows, corpus)
 
-    def propose(self) -> list[tuple[int, str]]:
-        """Return as many candidates as are missing, or all that are left: (row, text) pairs without
-        copies.
-        """
-        candidates: list[tuple[int, str]] = []
-        missing = self._number - len(self.drawn)
-        while len(candidates) < missing and (row := next(self._rows, None)) is not None:
-            text = self._corpus.at(row)
+    def _candidates(self, rows: np.ndarray, corpus: Texts) -> Iterator[tuple[int, str]]:
+        """Yield (row, text) pairs without copies; each is read when it is asked for."""
+        positives = [word_triples(text) for text in self.triple.positives]
+        negatives = [word_triples(text) for text in self.triple.negatives]
+        for row in rows.tolist():
+            text = corpus.at(row)
             words = word_triples(text)
             if not text.strip():
                 self.refused[EMPTY] += 1
-            elif any(_are_copies(words, other) for other in self._positives):
+            elif any(_are_copies(words, other) for other in positives):
                 self.refused[POSITIVE] += 1
-            elif any(_are_copies(words, other) for other in self._negatives):
+            elif any(_are_copies(words, other) for other in negatives):
                 self.refused[NEGATIVE] += 1
             else:
-                self._negatives.append(words)
-                candidates.append((row, text))
-        return candidates
+                negatives.append(words)
+                yield row, text
 
 
-def _fill_judged(draws: list[Draw], margin: float, judge: NegativeJudge) -> None:
-    """Draw and score until every example has its negatives or no candidates are left."""
+def _fill_judged(draws: list[Draw], number: int, margin: float, judge: NegativeJudge) -> None:
+    """Draw and score until every example has `number` negatives or no candidates are left."""
     queries = judge.embedder.encode_query([draw.triple.query for draw in draws])  # (B, d)
     positives = [draw.triple.positives for draw in draws]
     vectors = iter(judge.embedder.encode_document([text for texts in positives for text in texts]))
@@ -390,7 +380,9 @@ def _fill_judged(draws: list[Draw], margin: float, judge: NegativeJudge) -> None
     ]
     bars = [float(score - margin * abs(score)) for score in scores]
     while proposals := [
-        (i, row, text) for i, draw in enumerate(draws) for row, text in draw.propose()
+        (i, row, text)
+        for i, draw in enumerate(draws)
+        for row, text in itertools.islice(draw.candidates, number - len(draw.drawn))
     ]:
         rows = sorted({row for _, row, _ in proposals})
         scored = dict(zip(rows, judge.vectors(rows), strict=True))
@@ -505,8 +497,9 @@ def mine_negatives(
             with open_progress("indexing", "documents") as meter:
                 search = search_by(bm25_ranker(pool, meter, **bm25))
         # 5. Draw negatives.
-        counts = _draw_negatives(examples, journal, search, mining, judge)
-        result = journal.finish({**examples.facts, **counts})
+        result = journal.finish(
+            examples.facts | _draw_negatives(examples, journal, search, mining, judge)
+        )
     _say_counts(result, mining.number)
     return result
 
@@ -528,7 +521,10 @@ class _Examples:
         self.pool = self._corpus if self._corpus is not None else Texts(_distinct(iter(self)))
         dropped = Dropped()
         self.total = sum(1 for _ in self._read(dropped))
-        self.facts = {"dropped": dict(dropped.counts), "contaminated": dict(self._guard.counts)}
+        self.facts: dict[str, object] = {
+            "dropped": dict(dropped.counts),
+            "contaminated": dict(self._guard.counts),
+        }
         if not self.total:
             raise InputError(f"{data}: no example is left to mine for ({dropped}; {self._guard})")
 

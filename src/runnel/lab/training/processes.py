@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import islice
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, TypeVar
 
@@ -35,7 +35,8 @@ def in_processes(
     function: Callable[[list[Item]], Result], items: Iterable[Item]
 ) -> Iterator[tuple[list[Item], Result]]:
     """Yield chunks of items with the function's results for them, in order. The first chunks are
-    worked on in this process, the others in a process for each core.
+    worked on in this process, the others in processes, which start when they are needed, at most
+    one for each core.
 
     Function, items and results are pickled; a function's error is raised here. Raises InputError if
     a process is killed.
@@ -44,13 +45,10 @@ def in_processes(
     chunks = iter(lambda: list(islice(rest, CHUNK)), [])
     for chunk in islice(chunks, ALONE):
         yield chunk, function(chunk)
-    first = next(chunks, None)
-    if first is None:
-        return
     waiting: deque[tuple[list[Item], Future[Result]]] = deque()
     try:
         with ProcessPoolExecutor(cores(), get_context("spawn"), _start, (function,)) as pool:
-            for chunk in chain([first], chunks):
+            for chunk in chunks:
                 waiting.append((chunk, pool.submit(_call, chunk)))
                 if len(waiting) > 2 * cores():
                     done, future = waiting.popleft()

@@ -122,9 +122,8 @@ class Watched(Trainer):
         # (A reranker's are counted when its loss reads the pairs: `trainers`.)
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
         self.watch.tokens += inputs.get("tokens", 0)
-        for name, values in inputs.items():
-            if name.endswith("attention_mask"):
-                self.watch.tokens += int(values.sum())
+        masks = (values for name, values in inputs.items() if name.endswith("attention_mask"))
+        self.watch.tokens += sum(int(mask.sum()) for mask in masks)
         # 2. Run the model, and add to the gradients (`compute_loss`, then backward).
         loss = super().training_step(model, inputs, num_items_in_batch)
         # 3. Check the loss; `Recorder` checks the gradients before the optimizer's step.

@@ -15,12 +15,11 @@ The file has, in this order: a dataclass for each table (`ModelTable` to `Evalua
     write, differences     use _flat: a nested table as pairs "table.key", value
 """
 
-import dataclasses
 import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -35,7 +34,7 @@ JOBS: tuple[Job, ...] = get_args(Job)
 
 def _only(*jobs: Job, default: Any = None) -> Any:
     """Declare a setting that only these jobs use."""
-    return dataclasses.field(default=default, metadata={"jobs": jobs})
+    return field(default=default, metadata={"jobs": jobs})
 
 
 @dataclass(frozen=True)
@@ -256,20 +255,23 @@ def write(recipe: Recipe, path: Path) -> None:
     --set.
     """
     unused = _unused(recipe.job)
-    lines = [
-        f"{key} = {_toml(value)}\n"
-        for key, value in _flat(dataclasses.asdict(recipe))
-        if value is not None and key not in unused
-    ]
-    files.write(path, "".join(lines))
+    files.write(
+        path,
+        "".join(
+            f"{key} = {_toml(value)}\n"
+            for key, value in _flat(asdict(recipe))
+            if value is not None and key not in unused
+        ),
+    )
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:
     """Return the settings in which two recipes differ, as "table.key: this, other"."""
-    mine, theirs = (dict(_flat(dataclasses.asdict(r))) for r in (recipe, other))
-    keys = [*mine, *(k for k in theirs if k not in mine)]
+    mine, theirs = (dict(_flat(asdict(r))) for r in (recipe, other))
     return [
-        f"{k}: {mine.get(k)!r}, {theirs.get(k)!r}" for k in keys if mine.get(k) != theirs.get(k)
+        f"{key}: {mine.get(key)!r}, {theirs.get(key)!r}"
+        for key in mine | theirs
+        if mine.get(key) != theirs.get(key)
     ]
 
 
@@ -301,7 +303,7 @@ def _change(change: str) -> dict[str, Any]:
     settings = {
         f"{table}.{field.name}": (table, field.name)
         for table, kind in _TABLES.items()
-        for field in dataclasses.fields(kind)
+        for field in fields(kind)
     }
     expect_choice(key.strip(), settings, "the key of --set TABLE.KEY=VALUE")
     table, name = settings[key.strip()]
@@ -312,19 +314,14 @@ def _change(change: str) -> dict[str, Any]:
     return {table: {name: value}}
 
 
-def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
-    """Return the jobs that use a setting: those of `_only`, or all."""
-    return field.metadata.get("jobs", JOBS)
-
-
 def _unused(job: Job) -> set[str]:
     """Return the keys of the settings that a job does not use."""
     tables = _TABLES | {"data.sets": DataSet}
     return {
         f"{table}.{field.name}"
         for table, kind in tables.items()
-        for field in dataclasses.fields(kind)
-        if job not in _jobs(field)
+        for field in fields(kind)
+        if job not in field.metadata.get("jobs", JOBS)
     }
 
 
@@ -384,7 +381,7 @@ def _check(recipe: Recipe, path: str) -> None:
             "instructions need {instruction} in data.prompt; add it or remove them",
         ),
     ]
-    for name, value in _flat(dataclasses.asdict(recipe)):
+    for name, value in _flat(asdict(recipe)):
         least = "above 0" if name in _ABOVE_ZERO else "from 0"
         for number in value if isinstance(value, tuple) else (value,):
             if type(number) is int:

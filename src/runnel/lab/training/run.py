@@ -18,7 +18,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,10 +29,10 @@ from safetensors import SafetensorError
 from transformers import Trainer
 from transformers.integrations.integration_utils import TensorBoardCallback
 
-from runnel.checks import expect_choice
+from runnel.checks import expect_choice, refuse_when
 from runnel.errors import InputError, NumericalError
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
-from runnel.jobs.progress import inform, notify, open_progress
+from runnel.jobs.progress import WorkProgress, inform, notify, open_progress
 from runnel.lab.training import (
     document_trainer,
     forward,
@@ -46,7 +46,6 @@ from runnel.lab.training import (
 )
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import merge, save_adapter
-from runnel.request import Progress
 from runnel.text.lines import read_json
 
 # files and folders in a run folder
@@ -102,11 +101,17 @@ def run_recipe(
     # 2. Find the data.
     located = run_data.locate_data(recipe, data, home)
     # 3. Run, alone in the folder.
-    with _locked(folder, state), _reporting_full_disk(folder):
-        summary = _run(located, folder, folder / _DATA, state)
+    lock = WriterLock(create_folder(folder) / LOCK, folder)
+    if state.is_main_process:  # for all processes of this run
+        lock.acquire()
+    try:
+        with _reporting_full_disk(folder):
+            summary = _run(located, folder, folder / _DATA, state)
         if state.is_main_process:
             shutil.rmtree(folder / _DATA, ignore_errors=True)
         return summary
+    finally:
+        lock.release(remove=True)
 
 
 def _run(
@@ -147,9 +152,7 @@ def _search_learning_rate(
     if (folder / SEARCH).exists():
         for _, row in read_json(folder / SEARCH):
             figure_of[row["learning_rate"]] = row[search.metric]
-    for rate in search.learning_rates:
-        if rate in figure_of:
-            continue
+    for rate in [rate for rate in search.learning_rates if rate not in figure_of]:
         batch = recipe.train.batch // search.share
         settings = replace(recipe.train, learning_rate=rate, batch=batch, checkpoints=1)
         trial = replace(recipe, search=None, train=settings)
@@ -162,8 +165,10 @@ def _search_learning_rate(
         figure = held_out[search.metric]
         figure_of[rate] = figure if math.isfinite(figure) else None
         if state.is_main_process:
-            rows = ({"learning_rate": r, search.metric: f} for r, f in figure_of.items())
-            write_jsonl(folder / SEARCH, rows)
+            write_jsonl(
+                folder / SEARCH,
+                ({"learning_rate": r, search.metric: f} for r, f in figure_of.items()),
+            )
             shutil.rmtree(folder / _TRIALS, ignore_errors=True)
     figures = {rate: figure for rate, figure in figure_of.items() if figure is not None}
     if not figures:
@@ -177,36 +182,22 @@ def _search_learning_rate(
     return best
 
 
-@contextmanager
-def _locked(folder: Path, state: PartialState) -> Iterator[None]:
-    """Create and lock the folder against other runs; the main process holds the lock for all
-    processes of this run.
-    """
-    lock = WriterLock(create_folder(folder) / LOCK, folder)
-    if state.is_main_process:
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release(remove=True)
-
-
 def _begin(folder: Path, recipe: recipes.Recipe) -> None:
     """Begin a run in the folder, or check that the folder's run has this recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / RECIPE
     content = {file.name for file in folder.iterdir()} - {LOCK}
     changes = recipes.differences(recipes.read(str(path)), recipe) if path.exists() else []
-    # a run that failed on its settings or data may be replaced
-    trained = content - {RECIPE, _DATA, _TRIALS}
-    if (changes and trained) or (content and not path.exists()):
-        other = "something else"
-        if changes:
-            other = f"a run with different settings ({'; '.join(changes[:3])}: stored, given)"
-        raise InputError(
-            f"{folder} holds {other}; give the same settings to resume, or choose another folder"
-            " with --to"
-        )
+    remedy = "give the same settings to resume, or choose another folder with --to"
+    refuse_when(
+        (content and not path.exists(), f"{folder} holds something else; {remedy}"),
+        (
+            # a run that failed on its settings or data may be replaced
+            changes and content - {RECIPE, _DATA, _TRIALS},
+            f"{folder} holds a run with different settings ({'; '.join(changes[:3])}: stored,"
+            f" given); {remedy}",
+        ),
+    )
     if changes or not content:
         for name in (_DATA, _TRIALS):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -226,10 +217,8 @@ def _train_model(
     if last is not None:
         inform(f"resuming from {last}")
     is_main = trainer.is_world_process_zero()  # one of several processes
-    meter: AbstractContextManager[Progress] = nullcontext(lambda done, total: None)
-    if is_main:
-        meter = open_progress("training", "steps")
-    with meter as show:
+    open_meter = open_progress if is_main else WorkProgress  # the latter shows nothing
+    with open_meter("training", "steps") as show:
         trainer.add_callback(progress.Recorder(trainer.watch, show))
         if is_main:
             tensorboard = TensorBoardCallback()

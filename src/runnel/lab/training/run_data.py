@@ -35,13 +35,12 @@ from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.generator import CompletionData, read_exchanges
 from runnel.lab.training.recipes import Recipe
-from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.vectors import LayerData, VectorData, read_vector_data
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.pocket.scorer import VectorScorer
 
-Examples: TypeAlias = DatasetDict | SentenceData | CompletionData | VectorData | LayerData
+Examples: TypeAlias = DatasetDict | tables.SentenceData | CompletionData | VectorData | LayerData
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
     try:
         if recipe.job in ("embed", "rerank"):
             return _triple_data(recipe, model, files, guard)
-        parts = (_read_set(data.path, recipe, guard) for data in recipe.data.sets)
         examples = itertools.chain.from_iterable(
-            itertools.islice(part, recipe.data.rows) for part in parts
+            itertools.islice(_read_set(data.path, recipe, guard), recipe.data.rows)
+            for data in recipe.data.sets
         )
         if stored:
             return _stored_data(examples, recipe, model, files)
@@ -146,9 +145,12 @@ def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontam
         held_out = make_sets({name: part["test"] for name, part in split.items()})
     drawn = make_sets(train)
     if files.share > 1:
-        for name, part in drawn.items():
-            count = max(1, len(part) // files.share)
-            drawn[name] = part.shuffle(seed).select(range(count))
+        drawn = DatasetDict(
+            {
+                name: part.shuffle(seed).select(range(max(1, len(part) // files.share)))
+                for name, part in drawn.items()
+            }
+        )
     return RunData(drawn, held_out)
 
 
@@ -187,7 +189,7 @@ def _document_data(
         if recipe.job == "generate":
             CompletionData.write(path, model, part, files.fingerprint)
             return
-        SentenceData.write(
+        tables.SentenceData.write(
             path,
             model,
             part,
@@ -205,7 +207,7 @@ def _document_data(
         first = list(itertools.islice(examples, 1))
         tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
         write(paths[1], itertools.islice(itertools.chain(first, examples), 0, None, files.share))
-    read = CompletionData if recipe.job == "generate" else partial(SentenceData, model)
+    read = CompletionData if recipe.job == "generate" else partial(tables.SentenceData, model)
     return RunData(read(paths[1]), read(paths[0]) if table.held_out else None)
 
 

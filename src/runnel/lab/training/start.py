@@ -18,14 +18,14 @@ can train:
 With model.layers = true a `VectorScore` stays, and the layers that make its vectors are trained.
 """
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from runnel.backbones.library import Library
 from runnel.checks import refuse_when
-from runnel.errors import CheckpointError, InputError, needing
+from runnel.errors import CheckpointError, needing
 from runnel.jobs.progress import inform
 from runnel.lab.training.recipes import LongTable, Recipe
 from runnel.lab.training.tables import trained_prompts
@@ -59,11 +59,10 @@ def load_start(recipe: Recipe) -> Model:
     check_segments(model, long(recipe))
     # 2. Add adapters.
     if recipe.lora is not None:
-        lora = recipe.lora
         with needing("lora.four_bit needs bitsandbytes", "lab"):
-            if lora.four_bit:
+            if recipe.lora.four_bit:
                 import bitsandbytes  # noqa: F401  # it is needed later
-        add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
+        add_lora(model, **asdict(recipe.lora))
     # 3. Set what is saved with the model.
     model.prompts = trained_prompts(recipe.data, model.prompts)
     model.card = (
@@ -76,27 +75,35 @@ def load_start(recipe: Recipe) -> Model:
 def _load_reader(recipe: Recipe) -> Model:
     """Load a model that reads texts to compare them, and give it the head that is trained."""
     table = recipe.model
-    # how transformers are loaded: for "rerank" with a layer for pairs, and else without one
-    reads: Literal["embed", "rerank"] = "rerank" if recipe.job == "rerank" else "embed"
     model = load_model(
-        table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=reads
+        table.name,
+        "float32",
+        "cpu",
+        pooling=table.pooling,
+        template=table.template,
+        # how transformers are loaded: for "rerank" with a layer for pairs, and else without one
+        job="rerank" if recipe.job == "rerank" else "embed",
     )
     model.unit = table.unit or model.unit
     missing = recipe.job not in model.heads
     stored = not missing and model.head(recipe.job).inputs == "vectors"
-    if missing and (recipe.job == "embed" or not table.new_head):
-        # "features" has weights of tokens that the other heads use, for no job
-        have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
-        raise CheckpointError(
+    # "features" has weights of tokens that the other heads use, for no job
+    have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
+    refuse_when(
+        (
+            missing and (recipe.job == "embed" or not table.new_head),
             f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or,"
-            " for a new head, --set model.new_head=true"
-        )
-    # a template says how query and document are read together; an embedder reads single texts
-    if not (stored or recipe.job in ("embed", *model.templates)):
-        raise CheckpointError(
+            " for a new head, --set model.new_head=true",
+        ),
+        (
+            # a template says how query and document are read together; an embedder reads single
+            # texts
+            not (stored or recipe.job in ("embed", *model.templates)),
             f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads"
-            " whole documents"
-        )
+            " whole documents",
+        ),
+        error=CheckpointError,
+    )
     _check_stored(recipe, model, stored=stored)
     if missing:
         # the library's model gets its own new layer for pairs when it is loaded: `Scores` only
@@ -116,6 +123,14 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     """
     name = recipe.model.name
     layers = recipe.model.layers
+    without_effect = {
+        "[long]": recipe.long != LongTable(),
+        "[lora]": recipe.lora is not None,
+        "data.lengths": bool(recipe.data.lengths),
+        "train.normalization": recipe.train.normalization == "code",
+        "train.precision": recipe.train.precision == "bf16" and not layers,
+    }
+    settings = ", ".join(setting for setting, used in without_effect.items() if used)
     refuse_when(
         (
             layers
@@ -128,18 +143,9 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
             f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains;"
             " start from a model that reads query and document together: --model pocket-mamba2",
         ),
-    )
-    if not stored:
-        return
-    without_effect = {
-        "[long]": recipe.long != LongTable(),
-        "[lora]": recipe.lora is not None,
-        "data.lengths": bool(recipe.data.lengths),
-        "train.normalization": recipe.train.normalization == "code",
-        "train.precision": recipe.train.precision == "bf16" and not layers,
-    }
-    if settings := ", ".join(setting for setting, used in without_effect.items() if used):
-        raise InputError(
+        (
+            stored and settings,
             f"{name} scores stored vectors: only its head is trained, so {settings} would have no"
-            " effect; remove it, or use the recipe evidence-vectors"
-        )
+            " effect; remove it, or use the recipe evidence-vectors",
+        ),
+    )

@@ -31,9 +31,10 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
+from runnel.checks import refuse_when
 from runnel.errors import InputError
 from runnel.files import replacing
-from runnel.jobs.progress import inform, notify
+from runnel.jobs.progress import inform, notify, notify_when
 from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
@@ -66,7 +67,6 @@ def write_rows(
     Raises InputError, which names their source, if there are none.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = False
     with (
         replacing(path) as file,
         ArrowWriter(path=str(file), features=features, fingerprint=fingerprint) as writer,
@@ -74,10 +74,9 @@ def write_rows(
         for row in rows:
             write = writer.write_table if isinstance(row, pa.Table) else writer.write
             write(row)
-            written = True
+        written, _ = writer.finalize()
         if not written:
             raise InputError(f"{source} has no examples to train on")
-        writer.finalize()
 
 
 def is_written(path: Path, fingerprint: str) -> bool:
@@ -301,8 +300,9 @@ def _sentence_row(
     tokens = maker.read(example.document, np.array(example.units) if example.units else None)
     labels = label_sentences(example.document, tokens.spans, example.spans)
     if lengths is not None:
-        rng = np.random.default_rng((seed, number))
-        window = choose_window(tokens.bounds, labels, lengths, rng)
+        window = choose_window(
+            tokens.bounds, labels, lengths, np.random.default_rng((seed, number))
+        )
         if window != slice(0, len(labels)):
             counts["windows"] += 1
             tokens = tokens.part(window.start, window.stop)
@@ -350,13 +350,16 @@ def write_triple_table(
         for query, positive, negatives, row in _examples(data, recipe, guard, prompts):
             counts[len(negatives)] += 1
             if recipe.job == "rerank":
-                labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
-                yield {"query": query, "docs": [positive, *negatives], "labels": labels, "row": row}
+                yield {
+                    "query": query,
+                    "docs": [positive, *negatives],
+                    "labels": [0.0, *[_NOT_THE_ONE] * len(negatives)],
+                    "row": row,
+                }
             else:
-                texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
                 yield {
                     **dict.fromkeys(names),
-                    **texts,
+                    **{name: lead + text for name, text in zip(names, negatives, strict=False)},
                     "query": query,
                     "positive": lead + positive,
                     "negatives": len(negatives),
@@ -382,11 +385,11 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
         return dict(prompts)
     trained = {name: text for name, text in prompts.items() if name != "query"}
     if "{instruction}" in table.prompt:
-        for data in table.sets:
-            if data.instructions:
-                trained[Path(data.path).stem] = table.prompt.replace(
-                    "{instruction}", data.instructions[0]
-                )
+        trained |= {
+            Path(data.path).stem: table.prompt.replace("{instruction}", data.instructions[0])
+            for data in table.sets
+            if data.instructions
+        }
     elif table.prompt:
         trained["query"] = table.prompt
     return trained
@@ -397,24 +400,24 @@ def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int)
     nothing can be learned.
     """
     without = {name: rows for name, rows in sets.items() if not np.any(rows["negatives"][:])}
-    if table.negatives and len(without) == len(sets):
-        what = (
-            f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or"
-            f" {_NEGATIVES_FROM}"
-        )
-    elif alone := [
+    alone = [
         name
         for name, rows in without.items()
         if batch == 1 or all(text == rows[0]["positive"] for text in rows["positive"])
-    ]:
-        cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
-        what = (
-            f"{alone[0]} leaves nothing to learn: {cause}; give more documents and larger batches,"
-            f" or {_NEGATIVES_FROM}"
-        )
-    else:
-        return
-    raise InputError(what)
+    ]
+    cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
+    refuse_when(
+        (
+            table.negatives and len(without) == len(sets),
+            f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or"
+            f" {_NEGATIVES_FROM}",
+        ),
+        (
+            alone,
+            f"{', '.join(alone)} leaves nothing to learn: {cause}; give more documents and larger"
+            f" batches, or {_NEGATIVES_FROM}",
+        ),
+    )
 
 
 def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
@@ -425,11 +428,8 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
     for name, rows in sets.items():
         counts = np.asarray(rows["negatives"][:])
         for number in np.unique(counts).tolist():
-            part = rows
-            title = name
-            if not (counts == number).all():
-                part = rows.select(np.flatnonzero(counts == number))
-                title = f"{name} ({number} negatives)"
+            part = rows.select(np.flatnonzero(counts == number))
+            title = name if len(part) == len(rows) else f"{name} ({number} negatives)"
             columns = [column for column in rows.column_names if column.startswith("negative_")]
             split[title] = part.remove_columns(["negatives", *columns[number:]])
     return DatasetDict(split)
@@ -448,8 +448,9 @@ def _examples(
     # leaves out because of their queries or answers.
     pool: list[str] = []
     if _random(table):
-        every = _triples(data, Decontaminator(()))
-        pool = sorted({text for triple in every for text in triple.positives})
+        pool = sorted(
+            {text for triple in _triples(data, Decontaminator(())) for text in triple.positives}
+        )
     rows = repeated = unused = 0
     for number, triple in enumerate(_triples(data, guard)):
         prompt = _prompt(triple, number, data, table, prompts) if recipe.job == "embed" else ""
@@ -466,19 +467,25 @@ def _examples(
                 places = range(sample * count, (sample + 1) * count)
                 part = [negatives[place % len(negatives)] for place in places]
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
-                origin = f"{source.name}: {name} ({triple.query[:60]!r})"
-                yield prompt + triple.query, positive, part, origin
-    if unused:
-        notify(
+                yield (
+                    prompt + triple.query,
+                    positive,
+                    part,
+                    f"{source.name}: {name} ({triple.query[:60]!r})",
+                )
+    notify_when(
+        (
+            unused,
             f"{source}: the instructions of {unused} examples are not used, as data.prompt has no"
-            " {instruction}"
-        )
-    if repeated:
-        notify(
+            " {instruction}",
+        ),
+        (
+            repeated,
             f"{source}: the {repeated * table.samples} rows of {repeated} positives share"
             " negatives: there are fewer than data.negatives x data.samples ="
-            f" {table.negatives * table.samples}"
-        )
+            f" {table.negatives * table.samples}",
+        ),
+    )
 
 
 def _random(table: DataTable) -> bool:

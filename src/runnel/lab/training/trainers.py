@@ -31,7 +31,6 @@ from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
-from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer, TrainingArguments
 
@@ -65,7 +64,7 @@ class _Saving(Trainer):
             super()._save(output_dir, state_dict)
 
     def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: nn.Module | None = None
+        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
         # the first module of the library's model is runnel's wrapper
         inside: Model = self.model[0].model  # type: ignore[index]
@@ -91,16 +90,16 @@ def make_trainer(
         return _embedder_trainer(model, recipe, data, folder)
     if recipe.job == "rerank":
         return _reranker_trainer(model, recipe, data, folder)
-    head = model.head(recipe.job)
     top_k = recipe.evaluation.top_k
     bf16 = recipe.train.precision == "bf16"
     sizes = sizes_of(recipe)
     shared = arguments(recipe, folder) | sizes
     data_parts = (data.train, data.held_out)  # `run` calibrates with `data.aside` after training
     if recipe.model.layers:  # its module has its own autocast
-        args = TrainingArguments(**shared)
-        return LayerTrainer(model, args, *data_parts, bf16=bf16, top_k=top_k or (10,))
-    if isinstance(head, VectorScore):
+        return LayerTrainer(
+            model, TrainingArguments(**shared), *data_parts, bf16=bf16, top_k=top_k or (10,)
+        )
+    if isinstance(model.head(recipe.job), VectorScore):
         return VectorTrainer(
             model.heads[recipe.job], TrainingArguments(**shared), *data_parts, top_k=top_k or (10,)
         )
@@ -141,9 +140,10 @@ def _embedder_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
     )
     transformer = sentence_transformer(model, long=long(recipe))
     # The library copies training texts into the card of every checkpoint.
-    card = transformer.model_card_data
-    card.set_widget_examples = lambda rows: None  # type: ignore[assignment, method-assign]
-    loss: nn.Module
+    transformer.model_card_data.set_widget_examples = (  # type: ignore[method-assign]
+        lambda rows: None  # type: ignore[assignment]
+    )
+    loss: torch.nn.Module
     if table.group is not None and table.group < table.batch // world:
         loss = CachedMultipleNegativesRankingLoss(
             transformer,
@@ -167,20 +167,27 @@ def _embedder_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
 
 def _reranker_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> _Rerankers:
     """Make a Trainer for rows of `tables`. Only documents are cut."""
-    settings = arguments(recipe, folder) | sizes_of(recipe)
-    args = CrossEncoderTrainingArguments(**settings, multi_dataset_batch_sampler="proportional")
+    args = CrossEncoderTrainingArguments(
+        **arguments(recipe, folder),
+        **sizes_of(recipe),
+        multi_dataset_batch_sampler="proportional",
+    )
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
-    # the whole batch at once: `group` already limits it
-    loss = ListNetLoss(encoder, mini_batch_size=-1)
-    trainer = _Rerankers(encoder, args, data.train, data.held_out, loss=loss)
+    trainer = _Rerankers(
+        encoder,
+        args,
+        data.train,
+        data.held_out,
+        # the whole batch at once: `group` already limits it
+        loss=ListNetLoss(encoder, mini_batch_size=-1),
+    )
     trainer.data_collator = RowNames(trainer.data_collator)  # type: ignore[assignment]
     read_pairs = encoder.preprocess
 
     def count_tokens(*inputs: Any, **options: Any) -> dict[str, Any]:
         features: dict[str, Any] = read_pairs(*inputs, **options)
         if encoder.training:
-            pairs = features.get("pairs", ())
-            trainer.watch.tokens += sum(len(pair.request.ids) for pair in pairs)
+            trainer.watch.tokens += sum(len(pair.request.ids) for pair in features.get("pairs", ()))
         return features
 
     encoder.preprocess = count_tokens  # type: ignore[method-assign]  # called by the loss
@@ -253,10 +260,10 @@ class EmbedderBatches:
         if "dataset_name" in rows[0]:
             batch["dataset_name"] = rows[0]["dataset_name"]
         for column in [name for name in rows[0] if name not in ("row", "dataset_name")]:
-            table = self._table
-            most = table.max_query_tokens if column == "query" else table.max_document_tokens
-            texts = [row[column] for row in rows]
-            encoded = list(self._embedder.render(texts, max_tokens=most))
+            most = self._table.max_document_tokens
+            if column == "query":
+                most = self._table.max_query_tokens
+            encoded = list(self._embedder.render([row[column] for row in rows], max_tokens=most))
             self.truncated += self._embedder.truncated
             ids = [torch.from_numpy(text).long() for text in encoded]
             mask = [torch.ones_like(text) for text in ids]

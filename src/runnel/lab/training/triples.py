@@ -90,9 +90,7 @@ def _without_copies(triple: Triple, where: str, dropped: Dropped, *, judged: boo
     """
     texts: list[list[str]] = []
     for role, given in (("positive", triple.positives), ("negative", triple.negatives)):
-        for text in given:
-            if not text.strip():
-                dropped.add(f"empty {role} texts", where)
+        dropped.add(f"empty {role} texts", where, sum(not text.strip() for text in given))
         texts.append(list(dict.fromkeys(text for text in given if text.strip())))
     positives, negatives = texts
     both = set(positives) & set(negatives)
@@ -101,8 +99,8 @@ def _without_copies(triple: Triple, where: str, dropped: Dropped, *, judged: boo
             f"{where}: a document is both positive and negative for the query"
             f" {triple.query[:60]!r}: {min(both)[:60]!r}; remove one of the two"
         )
-    for _ in both:  # copies of one text under several ids are common in corpora
-        dropped.add("negative texts that are a positive's under another id", where)
+    # copies of one text under several ids are common in corpora
+    dropped.add("negative texts that are a positive's under another id", where, len(both))
     others = tuple(text for text in negatives if text not in both)
     return replace(triple, positives=tuple(positives), negatives=others)
 
@@ -223,18 +221,14 @@ class _Roles(NamedTuple):
 
 def _columns(path: Path) -> Iterator[tuple[str, Triple]]:
     """Yield (place, triple that has not been checked) for each row."""
-    roles: dict[tuple[str, ...], _Roles] = {}
     for where, row in read_named(path):
-        names = tuple(row)
         if _PAPER <= row.keys():
             part = path.name.partition(".")[0].removeprefix("qasper_")
             expect_choice(part, ("title", "abstract"), f"{where}: after qasper_ the file's name")
             text = paper_text(row, where)
             yield where, Triple(text_of(row, part, where), (text,), (), str(row.get("id", "")))
-            continue
-        if names not in roles:
-            roles[names] = _roles(names, where)
-        yield where, _triple_of(row, roles[names], where)
+        else:
+            yield where, _triple_of(row, _roles(tuple(row), where), where)
 
 
 def paper_text(row: Mapping[str, Any], where: object) -> str:

@@ -23,8 +23,6 @@ K  known columns of a sentence (`vector_scores.known_columns`)       F  its lexi
 Q  questions about a document        R  its tokens in blocks, markers included       N  its blocks
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections import Counter
@@ -138,14 +136,12 @@ def span_recalls(
     """Return the share of evidence spans that one of the k best sentences overlaps, ties in
     document order; None without any.
     """
-    ranked = scores.argsort(descending=True, stable=True).cpu().numpy()
     if not evidence:
         return None
-    recalls = []
-    for k in top_k:
-        hits = [((first <= ranked[:k]) & (ranked[:k] < last)).any() for first, last in evidence]
-        recalls.append(float(np.mean(hits)))
-    return recalls
+    # the rank of each sentence, from 0, and of the best sentence of each span
+    ranks = scores.argsort(descending=True, stable=True).argsort().cpu().numpy()
+    best = np.array([ranks[first:last].min() for first, last in evidence])
+    return [float(np.mean(best < k)) for k in top_k]
 
 
 class VectorModule(nn.Module):
@@ -208,7 +204,7 @@ class VectorTrainer(AveragedTrainer):
             model, {**inputs, "items": items}, return_outputs, num_items_in_batch
         )
 
-    def calibrate(self, aside: VectorData | None) -> None:
+    def calibrate(self, aside: "VectorData | None") -> None:
         """Calibrate the head on the documents aside, which were not trained on; without any it
         keeps the calibration that was learned with the weights.
         """
@@ -328,10 +324,9 @@ def read_vector_data(
         return SentenceVectors.from_bytes((folder / document).read_bytes(), texts[document])
 
     # 3. Read the questions.
-    queries = (scorer.read_query(example.query) for _, example in keyed)
     questions = [
-        _question(number, key, example, query, load(key))
-        for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))
+        _question(number, key, example, scorer.read_query(example.query), load(key))
+        for number, (key, example) in enumerate(keyed)
     ]
     # 4. Split them by document.
     train, held, aside = split_documents(questions, held_out)
@@ -385,8 +380,7 @@ def split_documents(
     """
     count = Counter(question.document for question in questions)
     order = sorted(count)  # digests: an order that has nothing to do with the texts
-    before = np.cumsum([0, *(count[document] for document in order)])[:-1]
-    held = int(np.count_nonzero(before < held_out))  # documents, the first of the order
+    held = count_held_back(order, count, held_out)
     # 0: trained on, 1: held out, 2: calibrates
     part_of = dict.fromkeys(order, 0) | dict.fromkeys(order[:held], 1)
     part_of |= dict.fromkeys(order[held:][_ASIDE - 1 :: _ASIDE], 2)
@@ -394,6 +388,14 @@ def split_documents(
     for question in questions:
         parts[part_of[question.document]].append(question)
     return parts
+
+
+def count_held_back(order: Sequence[str], count: Mapping[str, int], held_out: float) -> int:
+    """Return how many documents, the first of the order, have at least `held_out` questions;
+    `count` has the questions of each.
+    """
+    before = np.cumsum([0, *(count[document] for document in order)])[:-1]
+    return int(np.count_nonzero(before < held_out))
 
 
 def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
@@ -464,11 +466,8 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         assert isinstance(encoder, Encoder)
         markers = self._model.tokenizer.markers()
         row = lay_out(document.ids, document.bounds, encoder, markers)
-        queries = []
-        for question in group:
-            words = question.query.ids
-            laid_out = lay_out(words, np.array([0, len(words)]), encoder, markers)
-            queries.append(_blocks(laid_out.ids, encoder))
+        words = [question.query.ids for question in group]
+        asked = [lay_out(ids, np.array([0, len(ids)]), encoder, markers) for ids in words]
         ids, cu_seqlens = _blocks(row.ids, encoder)
         return group[0].name, LayerItem(
             ids=ids,
@@ -476,7 +475,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             text=torch.from_numpy(~np.isin(row.ids, markers)).float(),
             starts=torch.from_numpy(row.starts[full]),
             ends=torch.from_numpy(row.ends[full]),
-            queries=tuple(queries),
+            queries=tuple(_blocks(question.ids, encoder) for question in asked),
             features=tuple(torch.from_numpy(features) for _, _, features in inputs),
             vectors=torch.from_numpy(vectors),
             query_vectors=torch.from_numpy(np.stack([q.query.vector for q in group])),
@@ -518,8 +517,7 @@ class LayerModule(nn.Module):
                 uncalibrated(head, query, vectors, features)
                 for query, features in zip(queries, item.features, strict=True)
             ]
-            pairs = zip(by_question, item.evidence, strict=True)
-            loss = torch.stack([span_loss(score, spans) for score, spans in pairs]).mean()
+            loss = torch.stack(list(map(span_loss, by_question, item.evidence))).mean()
             # how far the vectors are from the vectors of the start, 1 - cosine
             moved = (1 - (vectors * item.vectors).sum(1)).mean()
             moved = moved + (1 - (queries * item.query_vectors).sum(1)).mean()
@@ -557,7 +555,8 @@ class LayerTrainer(AveragedTrainer):
         super().__init__(module, module.layers, *data, top_k=top_k)
 
     def recalls(self, scores: Sequence[Tensor], item: LayerItem) -> list[float] | None:
-        pairs = zip(scores, item.evidence, strict=True)
-        by_question = (span_recalls(score, spans, self.top_k) for score, spans in pairs)
-        answered = [recalls for recalls in by_question if recalls is not None]
-        return [float(value) for value in np.mean(answered, axis=0)]
+        by_question = [
+            span_recalls(score, spans, self.top_k) or []
+            for score, spans in zip(scores, item.evidence, strict=True)
+        ]
+        return [float(value) for value in np.mean(by_question, axis=0)]

@@ -11,7 +11,7 @@ from runnel.generation.endpoint import Endpoint
 from runnel.lab.evaluation.evidence import by_parts
 from runnel.lab.evaluation.qa.examination import Exam, by_retrieval, by_windows, join
 from runnel.lab.evaluation.qa.loading import QaDocument
-from runnel.lab.replies import Inquiry, Replies
+from runnel.lab.replies import Inquiry, stored_replies
 from runnel.lab.training.mining import bm25_scorer
 from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP
@@ -54,7 +54,7 @@ def found(data, choose):
 
 def examine(stub, folder, data, read, way="excerpts"):
     endpoint = Endpoint(stub.url, "stub", retries=1, timeout_s=0.5)
-    with Replies(endpoint, folder / "replies") as replies:
+    with stored_replies(folder, endpoint) as replies:
         inquiry = Inquiry(replies, threads=1)
         return list(Exam(inquiry, endpoint, way).outcomes(data, read)), inquiry
 

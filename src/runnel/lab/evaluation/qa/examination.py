@@ -23,19 +23,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from runnel.batching import top
-from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.jobs.progress import notify, notify_when, open_progress
 from runnel.jobs.runs import WorkPlan, resumed_rows
-from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
+from runnel.lab.evaluation.evidence import Scorer, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
-from runnel.lab.evaluation.qa.judging import AnswerKey, Outcome
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
 from runnel.lab.evaluation.retrieval import (
-    API,
     EMBEDDERS,
     How,
     Options,
@@ -43,6 +40,7 @@ from runnel.lab.evaluation.retrieval import (
     cut_sentences,
     expect_stride,
 )
+from runnel.lab.evaluation.run import system_for
 from runnel.lab.prompts import read_prompts
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.folder import BUILT_IN
@@ -50,19 +48,15 @@ from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_cop
 from runnel.text.tokenizer import Tokenizer
 from runnel.text.tokenizers import read_tokenizer
 
+# characters [start, end) of a document
 Span = tuple[int, int]
-"""Characters [start, end) of a document."""
-
+# Spans of a document. Each part is read by itself; answers from several parts are combined.
 DocumentParts = list[list[Span]]
-"""Spans of a document. Each part is read by itself; answers from several parts are combined."""
-
+# returns what to read for a question about a document
 ChooseParts = Callable[[str, QaDocument], DocumentParts]
-"""Returns what to read for a question about a document."""
-
+# How parts are used: excerpts that were retrieved are read; so are windows of the whole document;
+# or a language model first copies the sentences that matter from each window, and reads these.
 Way = Literal["excerpts", "whole", "copied"]
-"""How parts are used: excerpts that were retrieved are read; so are windows of the whole document;
-or a language model first copies the sentences that matter from each window, and reads these.
-"""
 
 
 class Material(NamedTuple):
@@ -154,9 +148,7 @@ CHUNKS = 5
 WINDOW = 120_000
 
 
-def plan_reading(
-    model: str, *, how: How | None = None, dtype: str = "auto", **options: Any
-) -> ReadingPlan:
+def plan_reading(model: str, *, how: How | None = None, **options: Any) -> ReadingPlan:
     """Return the plan for options of `runnel lab qa`. Raises InputError for an option without
     effect on what the model reads.
     """
@@ -166,30 +158,28 @@ def plan_reading(
         kind = model
     elif model.startswith(EMBEDDERS):
         kind = "embed"
-    expect_choice(kind, ("whole", "copied", "bm25", "embed", "sentences"), f"what {model} does")
     # 2. the options that have an effect on it
     # `how` has no effect, and is refused, if the model's name alone says what it does
-    given = Options({"dtype": dtype, "how": None if how == kind else how, **options})
+    given = Options({"how": None if how == kind else how, **options})
     settings: dict[str, object] = {"model": model, "as": kind}
     if kind in ("whole", "copied"):
         window = _window(given)
         settings |= {"window_tokens": window[0], "stride": window[1]}
         plan = ReadingPlan(kind, settings, window)
     else:
-        fields = given.take("context" if kind == "sentences" else "chunk_words")
-        context = context_of(fields.get("context"))
-        chunk_words = fields.get("chunk_words")
-        usual = SENTENCES if chunk_words is None else CHUNKS
+        system = system_for(model, "evidence", kind, given)
+        usual = SENTENCES if system.chunk_words is None else CHUNKS
         top_k = given.take("top_k").get("top_k", usual)
         # Only a recurrent model has windows; without them it reads documents whole. Pieces
         # (`context`) are always read one by one.
-        has_windows = kind == "sentences" and context is None and "window_tokens" in given.given
-        read = _window(given) if has_windows else None
-        system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
-        if kind != "bm25" and not model.startswith(API):
-            given.take("dtype")
-        settings |= {"context": context, "chunk_words": chunk_words, "top_k": top_k}
-        settings["window"] = read and list(read)
+        may_have_windows = kind == "sentences" and system.context is None
+        read = _window(given) if may_have_windows and "window_tokens" in given.given else None
+        settings |= {
+            "context": system.context,
+            "chunk_words": system.chunk_words,
+            "top_k": top_k,
+            "window": read and list(read),
+        }
         plan = ReadingPlan("excerpts", settings, read, system, top_k)
     given.refuse_others(f"{model} as {kind}")
     return plan
@@ -251,8 +241,10 @@ def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
     questions = ([item.id, item.document, item.question] for item in data.questions)
     documents = ([item.id, item.text, item.sentences] for item in data.documents.values())
     settings = {**plan.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
-    pairs = zip(data.questions, resumed_rows(out, settings, load), strict=True)
-    return [Material(question, row["tokens"], row["parts"]) for question, row in pairs]
+    return [
+        Material(question, row["tokens"], row["parts"])
+        for question, row in zip(data.questions, resumed_rows(out, settings, load), strict=True)
+    ]
 
 
 # The most tokens that may be copied: about as many as 50 sentences have (docs/papers.md, E).
@@ -270,18 +262,18 @@ class Exam:
     # the judge's prompts
     prompts: Mapping[str, str] = field(default_factory=lambda: judging.PROMPTS)
 
-    def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
+    def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[judging.Outcome]:
         """Yield the outcome of each question; one without an answer if a reply is missing."""
         for (question, tokens, _), outcome in self.inquiry.run(
             partial(self._outcome, data), materials
         ):
-            yield outcome or Outcome(question.id, question.category, tokens)
+            yield outcome or judging.Outcome(question.id, question.category, tokens)
 
-    def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> Outcome:
+    def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> judging.Outcome:
         question, tokens, parts = material
         document = data.documents[question.document].text
         multiple_choice = data.multiple_choice or bool(question.choices)
-        outcome = Outcome(question.id, question.category, tokens)
+        outcome = judging.Outcome(question.id, question.category, tokens)
         texts = [join(document, part) for part in parts]
         if self.way == "copied":
             lines = self._copies(question.question, texts, notes)
@@ -319,8 +311,10 @@ class Exam:
 
     def _answer(self, texts: list[str], question: QaQuestion, notes: list[str]) -> str | None:
         kind = question.answer_type
-        excerpts = self.way != "whole"
-        prompts = [ask_answer(question.question, text, kind, excerpts=excerpts) for text in texts]
+        prompts = [
+            ask_answer(question.question, text, kind, excerpts=self.way != "whole")
+            for text in texts
+        ]
         replies = [self._ask(prompt, self.answer_tokens, judging.ANSWERS) for prompt in prompts]
         if len(replies) > 1:
             prompt = ask_combined(question.question, [reply.text for reply in replies], kind)
@@ -362,8 +356,8 @@ class Exam:
         )
 
 
-_SetResult = tuple[Mapping[str, object], Sequence[Outcome]]
-"""What is known of a set, and the outcomes of its questions."""
+# what is known of a set, and the outcomes of its questions
+_SetResult = tuple[Mapping[str, object], Sequence[judging.Outcome]]
 
 
 def examine(
@@ -423,20 +417,21 @@ def _examine(
         material = find_material(data, plan, out / f"{data.name}{part}.found.jsonl")
         with open_progress("answering", "questions") as progress:
             outcomes = list(progress.count(exam.outcomes(data, material), len(material)))
-        pairs = zip(data.questions, outcomes, strict=True)
         rows = (
             {"set": data.name, "text": q.question, "answers": q.answers, **asdict(outcome)}
-            for q, outcome in pairs
+            for q, outcome in zip(data.questions, outcomes, strict=True)
         )
         write_jsonl(out / f"{data.name}.answers.jsonl", rows)
         if plan.way == "copied":
             write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
-        about = {"suite": data.suite, "license": data.license, "notes": list(data.notes)}
-        results[data.name] = (about, outcomes)
+        results[data.name] = (
+            {"suite": data.suite, "license": data.license, "notes": list(data.notes)},
+            outcomes,
+        )
     return results
 
 
-def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
+def _evidence(data: QaSet, outcomes: list[judging.Outcome]) -> Iterator[dict[str, object]]:
     """Yield rows of the questions whose right answer follows from sentences of their document, with
     these sentences.
     """
@@ -456,7 +451,7 @@ def _save_all(
     exam: Exam,
     settings: Mapping[str, object],
     folder: Path,
-    labels: Mapping[AnswerKey, bool],
+    labels: Mapping[judging.AnswerKey, bool],
 ) -> dict[str, Any]:
     """Write the scores of each set, and the report about all of them, which is returned; `labels`
     are people's judgments.
@@ -498,7 +493,7 @@ def _save_all(
 
 
 def _agreement(
-    results: Mapping[str, _SetResult], labels: Mapping[AnswerKey, bool]
+    results: Mapping[str, _SetResult], labels: Mapping[judging.AnswerKey, bool]
 ) -> dict[str, Any] | None:
     """Return how the judge agrees with people's labels; None if no label is of an answer here."""
     judged = {

@@ -74,11 +74,10 @@ _DECISION_MARK = re.compile(r"\bDECISION[*_]*\s*:+", re.IGNORECASE)
 _VERDICT = re.compile(r"[\s*_\"'“‘(\[]*(YES|NO)\b(?!\s*(?:/|or\b|and\b))", re.IGNORECASE)
 JUDGE_TOKENS = 1000  # the most tokens of a judge's reply
 
+# whether an answer is right; None: the judgment cannot be read
 Verdict = bool | None
-"""Whether an answer is right; None: the judgment cannot be read."""
-
+# the set, the question's id, and the text of an answer
 AnswerKey = tuple[str, str, str]
-"""The set, the question's id, and the text of an answer."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ from runnel.lab.training.evidence import LICENSE
 from runnel.text.dialogue import AnswerType
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 
+# the kinds of documents of paper E, table 7
 Category = Literal["educational", "creative", "official", "conversational"]
-"""The kinds of documents of paper E, table 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +261,10 @@ def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
 
 def _usable(row: Mapping[str, object], dropped: Dropped, where: str) -> tuple[str, ...]:
     options = [option.strip() for option in texts_of(row, "options", where)]
-    lettered = zip(options, ascii_uppercase, strict=False)
-    pairs = takewhile(lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]), lettered)
+    pairs = takewhile(
+        lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]),
+        zip(options, ascii_uppercase, strict=False),
+    )
     choices = tuple(option for option, _ in pairs)
     if len(choices) < min(len(options), 4):
         return ()
@@ -286,8 +288,10 @@ def _muld(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) 
                 f'{where}: expected "input" to begin with a question that ends in "?", got'
                 f" {text[:60]!r}"
             )
-        made = {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes}
-        yield where, made
+        yield (
+            where,
+            {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes},
+        )
 
 
 @dataclass(frozen=True)
@@ -364,6 +368,7 @@ SUITES = {
 _LINES = (
     files("runnel.lab.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
 )
+# paper E's name -> facts, in the order of its table 8
 SETS = {
     name: SetFacts(
         name,
@@ -375,8 +380,6 @@ SETS = {
     )
     for name, suite, task, categories, choices, points in csv.reader(_LINES[1:], delimiter="\t")
 }
-"""Paper E's name -> facts, in the order of its table 8."""
-
 
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
 _OPTIONAL = ("answer_type", "category", "sentences")
@@ -424,24 +427,23 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are
     skipped.
     """
+    remedy = "give a folder with each set once (docs/qa.md lists the files of each)"
+    paths = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(p.startswith(".") for p in path.relative_to(folder).parts)
+    ]
     files_of: dict[str, list[Path]] = {}
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not hidden:
-            for facts in SETS.values():
-                if _is_of(path, facts):
-                    files_of.setdefault(facts.name, []).append(path)
-    problem = "" if files_of else f"{folder} has no files of {', '.join(SUITES)}"
-    for name in SETS:
-        files = files_of.get(name, [])
+    for name, facts in SETS.items():
+        files = [path for path in paths if _is_of(path, facts)]
         places = {path.parent for path in files}
         if len(files) > 1 and (len(places) > 1 or {path.suffix for path in files} != {".parquet"}):
-            problem = problem or f"{name} is in {files[0]} and in {files[1]}"
-    if problem:
-        raise InputError(
-            f"{problem}; give a folder with each set once (docs/qa.md lists the files of each)"
-        )
-    return {name: files_of[name] for name in SETS if name in files_of}
+            raise InputError(f"{name} is in {files[0]} and in {files[1]}; {remedy}")
+        if files:
+            files_of[name] = files
+    if not files_of:
+        raise InputError(f"{folder} has no files of {', '.join(SUITES)}; {remedy}")
+    return files_of
 
 
 def _is_of(path: Path, about: SetFacts) -> bool:
@@ -536,14 +538,14 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
             raise InputError(
                 f"{path} has the questions by category; give {TEST}, which names their sets"
             )
-        if only and name not in only:
-            continue
-        rows = (
-            _point(f"{path}, {name}, {key!r}", key, point, categories) for (_, key), point in points
-        )
-        yield _build(
-            SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped()
-        )
+        if not only or name in only:
+            rows = (
+                _point(f"{path}, {name}, {key!r}", key, point, categories)
+                for (_, key), point in points
+            )
+            yield _build(
+                SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped()
+            )
     _expect_names(only, names, path)
 
 
