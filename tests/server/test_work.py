@@ -196,7 +196,7 @@ async def test_counts_end_with_their_requests_and_at_the_limit(work, characters)
     counting = [
         asyncio.create_task(one.run(client, characters, count, Call())) for client in clients
     ]
-    await until(lambda: one.waiting == 8)
+    await until(lambda: (one.running, one.waiting) == (1, 7))
     call = Call("answer")
     call.go.set()
     last = start(one, call, characters=characters)
@@ -340,14 +340,13 @@ async def test_drain_cancels_what_takes_too_long(work):
 
 def test_the_measured_speed_forgets(work, monkeypatch):
     one = work()
-    job = SimpleNamespace(tokens=0, read=0)
+    job = SimpleNamespace(tokens=0, read=0, expect_few=lambda tokens: None)
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    one._lanes[False].running = 1
     # with nothing to do it is no slow server
     for idle_s, speed, steps in ((0, 1000, 300), (0, 10, 300), (1000, 10, 1)):
         now[0] += idle_s
-        one._start()
+        one._admit(job, 0)
         for _ in range(steps):
             now[0] += 1
             one._record(job, speed)
