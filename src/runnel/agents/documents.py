@@ -16,17 +16,15 @@ A long id or path is shown as a shorter name (`short_name`), and one with line b
 (`one_line`). What such a name means is kept in `AgentDocuments._meanings`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from runnel.batching import Recent
@@ -96,13 +94,6 @@ class Models:
             return self._retriever
 
     @contextmanager
-    def store(self) -> Iterator[Store]:
-        """Yield the content of the index at its last commit, without loading a model, also while
-        another thread brings it up to date.
-        """
-        yield self._newest()
-
-    @contextmanager
     def index(self, notes: list[str], progress: Progress) -> Iterator[Index]:
         """Yield the index at its last commit, to one thread at a time; a project's index is first
         brought up to date.
@@ -110,12 +101,11 @@ class Models:
         `notes` receives why it could not be, and the files that could not be read.
         """
         with self._searching:
-            store = self._newest()
+            store = self.store()
             if self._index is None or self._index.store is not store:
-                same = store.settings.model == self._settings.model
                 embedder = (
                     Embedder(self.retriever().model)
-                    if same
+                    if store.settings.model == self._settings.model
                     else Embedder.load(store.settings.model)
                 )
                 self._index = Index(store, embedder)
@@ -133,7 +123,10 @@ class Models:
                     notes.append(f"{describe(error)}; this is the index as it was before")
             yield self._index
 
-    def _newest(self) -> Store:
+    def store(self) -> Store:
+        """Return the content of the index at its last commit, without loading a model, also while
+        another thread brings it up to date.
+        """
         place = self._settings.index
         if place is None:
             raise InputError(
@@ -159,9 +152,7 @@ class AgentDocuments:
     with an id; a whole file is a document whose `id` is None.
     """
 
-    def __init__(
-        self, settings: AgentSettings, store: Callable[[], AbstractContextManager[Store]]
-    ) -> None:
+    def __init__(self, settings: AgentSettings, store: Callable[[], Store]) -> None:
         self._store = store
         self._folders = tuple(folder.resolve() for folder in settings.roots)
         self._reader = DocumentReader()
@@ -177,24 +168,17 @@ class AgentDocuments:
         remember: Remember = lambda document: None,
         *,
         several: bool = False,
-    ) -> Iterable[FileDocument]:
-        """Return a list with the document of this name; or, of a jsonl, csv or tsv file, a stream
-        of its rows. Add warnings to `notes`.
+    ) -> Iterator[FileDocument]:
+        """Yield the document of this name, or each row of a jsonl, csv or tsv file. Add warnings to
+        `notes`.
 
         A whole file is kept for later calls, with its sentence vectors if `remember` returns them;
         rows are not. With `several`, a folder or a glob stands for its files, and a file that
         cannot be read is a note.
         """
-        if several and not name.startswith(INDEXED) and self.group_of(name) is not None:
-            return self._read_files(name, notes, remember)
-        documents = self._read(name, notes, remember)
-        first = list(islice(documents, 1))
-        has_rows = first and first[0].document.id is not None
-        return chain(first, documents) if has_rows else [*first, *documents]
-
-    def _read_files(
-        self, name: str, notes: list[str], remember: Remember
-    ) -> Iterator[FileDocument]:
+        if not several or name.startswith(INDEXED) or self.group_of(name) is None:
+            yield from self._read(name, notes, remember)
+            return
         for file in self.files(name, notes):
             try:
                 yield from self._read(file, notes, remember)
@@ -282,7 +266,7 @@ class AgentDocuments:
         """
         first = self._folders[0]
         shown = str(Path(id).relative_to(first)) if Path(id).is_relative_to(first) else id
-        return self._short(INDEXED + shown, id)
+        return self._shown(INDEXED + shown, id)
 
     def shows(self, source: str) -> bool:
         """Return whether a document of the index may be shown: one of a file below the allowed
@@ -330,9 +314,9 @@ class AgentDocuments:
         raise self._refusal(name, why)
 
     def _refusal(self, name: str, why: str) -> InputError:
-        folders = ", ".join(map(str, self._folders))
         return InputError(
-            f"{short_name(name)!r} cannot be opened: {why}; name a file below {folders}"
+            f"{short_name(name)!r} cannot be opened: {why}; name a file below"
+            f" {', '.join(map(str, self._folders))}"
         )
 
     def name_of_file(self, path: Path) -> str:
@@ -341,27 +325,23 @@ class AgentDocuments:
         """
         first = self._folders[0]
         shown = path.relative_to(first) if path.is_relative_to(first) else path
-        name = os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
-        if name != shown.as_posix():  # bytes that are not UTF-8
-            self._meanings.put(name, str(path))
-        return self._short(name, str(path))
+        return self._shown(shown.as_posix(), str(path))
 
-    def _short(self, name: str, meaning: str) -> str:
-        """Return a name, or the short form of a long one. Where this form differs from the name,
-        and where its line in an answer does, keep what they mean, the id or the path.
+    def _shown(self, name: str, meaning: str) -> str:
+        """Return a name as agents see it: in UTF-8, and short. Where this form differs from the
+        name, and where its line in an answer does, keep what they mean, the id or the path.
         """
-        short = short_name(name)
-        for form in {short, one_line(short)} - {name}:
+        shown = short_name(name.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+        for form in {shown, one_line(shown)} - {name}:
             self._meanings.put(form, meaning)
-        return short
+        return shown
 
     def _read_indexed(self, name: str) -> FileDocument:
         row = self._row_of(name)
         if row is None or not self.shows(row.source):
-            shown = short_name(name.removeprefix(INDEXED))
             raise InputError(
-                f"the index has no document {shown!r} of the allowed folders; use a name that"
-                " search returned"
+                f"the index has no document {short_name(name.removeprefix(INDEXED))!r} of the"
+                " allowed folders; use a name that search returned"
             )
         # without the id that a row of a file has, because here it is one whole document
         return FileDocument(self.name_of_indexed(row.id), replace(row.document(), id=None))
@@ -371,8 +351,7 @@ class AgentDocuments:
         given = name.removeprefix(INDEXED)
         # an id as it is or as it was shown; then one that is shown relative to the first folder
         ids = [self._meanings.get(name) or given, str(self._folders[0] / given)]
-        with self._store() as store:
-            rows = store.documents(ids)
+        rows = self._store().documents(ids)
         return next((rows[id] for id in ids if id in rows), None)
 
     def _keep(self, key: Hashable, read: FileDocument, remember: Remember) -> FileDocument:

@@ -36,7 +36,7 @@ from runnel import __version__
 from runnel.agents.tools import Status, Stretch, ToolResult, Tools, refusal, shown
 from runnel.errors import Cancelled, RunnelError
 from runnel.request import Progress, growing
-from runnel.server.connections import LimitedServer, UnambiguousBodies
+from runnel.server.connections import LimitedServer, with_unambiguous_bodies
 
 INSTRUCTIONS = """\
 Retrieval from documents, with exact places. Usual course: search (which documents of the
@@ -252,4 +252,4 @@ def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) ->
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         on_ready(f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")
         # a server with limits on connections; bodies of requests that have two ends are refused
-        LimitedServer(UnambiguousBodies(app)).run([bound])
+        LimitedServer(with_unambiguous_bodies(app)).run([bound])

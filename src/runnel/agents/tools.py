@@ -322,11 +322,9 @@ class Tools:
     def _indexed_names(self, name: str) -> list[str]:
         folder = name.removeprefix(INDEXED)
         root = self._documents.target_of(folder) if folder else None
-        with self._models.store() as store:
-            hashes = store.content_hashes()
         return [
             self._documents.name_of_indexed(id)
-            for id, content in sorted(hashes.items())
+            for id, content in sorted(self._models.store().content_hashes().items())
             if self._documents.shows(content.source)
             and (root is None or root.covers(Path(content.source)))
         ]
@@ -404,7 +402,7 @@ class Tools:
 
     def _document(self, file: str, row: str | None, notes: list[str]) -> tuple[str, DocumentText]:
         """Return the name and the document of a file, or of a row of it."""
-        documents = iter(self._documents.read(file, notes))
+        documents = self._documents.read(file, notes)
         first = list(islice(documents, 1))
         sources = (source.document for source in chain(first, documents))
         document = choose_row(sources, file, row)
@@ -442,13 +440,13 @@ class Tools:
         """Return the allowed folders, the index with its fields, the model and the limit."""
         index = None
         if self.settings.index is not None:
-            with self._models.store() as store:
-                index = {
-                    "place": self.settings.index,
-                    "documents": store.last_commit().documents,
-                    "model": store.settings.model,
-                    "fields": dict(store.settings.fields),
-                }
+            store = self._models.store()
+            index = {
+                "place": self.settings.index,
+                "documents": store.last_commit().documents,
+                "model": store.settings.model,
+                "fields": dict(store.settings.fields),
+            }
         return {
             "version": __version__,
             "roots": [str(root) for root in self.settings.roots],

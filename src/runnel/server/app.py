@@ -14,8 +14,9 @@ import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Literal
 
@@ -198,23 +199,17 @@ def create_app(
     """Return the application; `load_models` is called in a thread when it starts (default: `load`
     with the settings).
     """
-    loading: Future[Loaded] = Future()
     work = Work(settings)
-
-    def run_loading() -> None:
-        try:
-            loading.set_result(load_models() if load_models else load(settings))
-        except Exception as error:  # reported by whoever started the server
-            loading.set_exception(error)
+    context = Context(settings, work, opened_files())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loaded = asyncio.create_task(asyncio.to_thread(run_loading))
-        yield
-        if not work.draining:
-            await work.drain()
-        work.close()
-        await loaded
+        with ThreadPoolExecutor(1, "load") as pool:
+            context.loading = pool.submit(load_models or partial(load, settings))
+            yield
+            if not work.draining:
+                await work.drain()
+            work.close()
 
     # LiteLLM sends Voyage's requests without a Content-Type; pages of other sites are refused by
     # their Origin (`Guard`), whatever type they send
@@ -225,7 +220,7 @@ def create_app(
         lifespan=lifespan,
         strict_content_type=False,
     )
-    app.state.context = Context(settings, loading, work, opened_files())
+    app.state.context = context
     app.state.metrics = metrics = Metrics(work)
     for module in (embeddings, tei, rerank, retrieval, page):
         app.include_router(module.router)
@@ -332,10 +327,13 @@ class Server(LimitedServer):
 def bind(settings: ServerSettings) -> socket.socket:
     """Return a socket that is bound to the address of the settings."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    problem = f"cannot listen on {settings.host}, port {settings.port}"
-    with errors_as(InputError, problem, OSError, advice="choose another --host or --port"):
-        address = (settings.host, settings.port)
-        return socket.create_server(address, family=family, backlog=WAITING)
+    with errors_as(
+        InputError,
+        f"cannot listen on {settings.host}, port {settings.port}",
+        OSError,
+        advice="choose another --host or --port",
+    ):
+        return socket.create_server((settings.host, settings.port), family=family, backlog=WAITING)
 
 
 def serve(

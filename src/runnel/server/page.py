@@ -247,7 +247,7 @@ async def _streamed(
                 step = await steps.get()
             yield _line({"result": task.result()[0]})
         except (Refusal, RunnelError) as error:
-            yield _line({"error": str(error) if isinstance(error, RunnelError) else error.message})
+            yield _line({"error": str(error) if isinstance(error, RunnelError) else error.detail})
         finally:
             task.cancel()  # the client has gone, if it still runs
 

@@ -52,7 +52,7 @@ class QueuedRequest:
 
     def expect_wanted(self) -> None:
         if self.refusal is not None:
-            raise Cancelled(self.refusal.message)
+            raise Cancelled(self.refusal.detail)
 
     def expect_few(self, tokens: int, most: int | None = None) -> None:
         """Check a count so far: the request may have ended, or have too many tokens already
