@@ -16,7 +16,7 @@ import json
 import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, groupby, islice
@@ -314,10 +314,17 @@ class Tools:
     ) -> ListedFiles:
         """List what can be read: the files of a folder, or the documents of the index."""
         notes: list[str] = []
-        indexed = path.startswith(INDEXED)
-        names = self._indexed_names(path) if indexed else self._documents.files(path, notes)
-        listed = [partial(_short, name) for name in names]
-        return self._page(listed, cursor, notes, structured, lambda items: ListedFiles(files=items))
+        if path.startswith(INDEXED):
+            names = self._indexed_names(path)
+        else:
+            names = self._documents.files(path, notes)
+        return self._page(
+            [partial(_short, name) for name in names],
+            cursor,
+            notes,
+            structured,
+            lambda items: ListedFiles(files=items),
+        )
 
     def _indexed_names(self, name: str) -> list[str]:
         folder = name.removeprefix(INDEXED)
@@ -493,13 +500,15 @@ class Tools:
 
         def answer(count: int) -> Page:
             stop = first + count
-            result = page(made[first:stop])
-            result.total = len(items)
-            result.first = first + 1
-            result.notes = shown_notes
-            if stop < len(items):
-                result.next_cursor = f"{stop}-{len(items)}-{fingerprint}"
-            return result
+            more = f"{stop}-{len(items)}-{fingerprint}" if stop < len(items) else None
+            return page(made[first:stop]).model_copy(
+                update={
+                    "total": len(items),
+                    "first": first + 1,
+                    "notes": shown_notes,
+                    "next_cursor": more,
+                }
+            )
 
         left = len(items) - first
         count = _largest(left, lambda number: self._fits(answer(number), structured))
@@ -537,12 +546,11 @@ def _best(hits: Sequence[Hit], count: int) -> list[tuple[Hit, AnsweringSentence 
 
 def _by_document(items: Sequence[IndexedDocument]) -> list[IndexedDocument]:
     """Join documents with one sentence each: sentences of a document follow each other."""
-    documents = []
-    for _, group in groupby(items, key=lambda item: item.file):
-        same = list(group)
-        sentences = [sentence for item in same for sentence in item.sentences]
-        documents.append(same[0].model_copy(update={"sentences": sentences}))
-    return documents
+    documents: dict[str, IndexedDocument] = {}
+    for item in items:
+        document = documents.setdefault(item.file, item.model_copy(update={"sentences": []}))
+        document.sentences.extend(item.sentences)
+    return list(documents.values())
 
 
 def _bounded(place: P, most: int) -> P:
@@ -568,14 +576,13 @@ def _listed(name: str, hit: Hit, sentence: AnsweringSentence | None, most: int) 
 
 def _sentence(sentence: AnsweringSentence, most: int) -> AnsweringSentence:
     listed = sentence.also[: min(_ALSO, most // 160)]
-    also = tuple(_bounded(place, most // 4) for place in listed)
-    around = {
-        "before": sentence.before[max(0, len(sentence.before) - most // 2) :],
-        "after": sentence.after[: most // 2],
-        "also": also,
-        "also_omitted": sentence.also_omitted + len(sentence.also) - len(also),
-    }
-    return AnsweringSentence(**vars(_bounded(sentence, most)) | around)
+    return replace(
+        _bounded(sentence, most),
+        before=sentence.before[max(0, len(sentence.before) - most // 2) :],
+        after=sentence.after[: most // 2],
+        also=tuple(_bounded(place, most // 4) for place in listed),
+        also_omitted=sentence.also_omitted + len(sentence.also) - len(listed),
+    )
 
 
 def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
@@ -617,9 +624,10 @@ def refusal(error: Exception, most: int) -> str:
     """
     reason = one_line(describe(error))
     length = (most - _MESSAGE_CHARS) // 2  # JSON escapes each backslash and quotation mark
-    size = f"; here the first {length:,} of {len(reason):,} characters"
-    cut = size if len(reason) > length else ""
-    quoted = _quotation(reason[:length], secrets.token_hex(_MARK_BYTES))
+    cut = ""
+    if len(reason) > length:
+        cut = f"; here the first {length:,} of {len(reason):,} characters"
+    quoted = _quotation([reason[:length]], secrets.token_hex(_MARK_BYTES))
     return "\n".join([f"the reason may quote documents{cut}:", *quoted])
 
 
@@ -631,33 +639,41 @@ def shown(answer: ToolResult | Status) -> str:
     warning = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
     lines = [*([warning] if warning else []), *_lines(answer, mark)]
     # Notes may have names of files, and words of what their parsers say.
-    lines += _quotation("\n".join(f"note: {one_line(note)}" for note in answer.notes), mark)
+    lines += _quotation([f"note: {one_line(note)}" for note in answer.notes], mark)
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")
     return "\n".join(lines)
 
 
 def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
-    if isinstance(answer, Read):
-        yield f"the document has {answer.characters} characters and {answer.lines} lines"
-    elif isinstance(answer, VerifiedQuote):
-        verdict = f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word"
-        yield f"{verdict}, similarity {answer.similarity}"
-        yield from _quotation("\n".join(_place_lines(answer.places, mark)), mark)
-    elif isinstance(answer, ToolList):
-        yield f"{answer.total} in all"
-    if isinstance(answer, Read | ReadPlaces):
-        for place in [answer.place] if isinstance(answer, Read) else answer.places:
-            yield _where(place)
-            yield from _quotation(f"{_heading(place)}{_under(place)}", mark)
-            yield from _quotation(place.text, mark)
-    elif isinstance(answer, ListedFiles):
-        yield from _quotation("\n".join(map(one_line, answer.files)), mark)
-    elif isinstance(answer, Searched):
-        lines = chain.from_iterable(_document_lines(one, mark) for one in answer.documents)
-        yield from _quotation("\n".join(lines), mark)
-    elif isinstance(answer, Found):
-        yield from _quotation("\n".join(_place_lines(answer.sentences, mark)), mark)
+    """Yield what an answer says about itself, then the words of documents between marks."""
+    match answer:
+        case Read():
+            yield f"the document has {answer.characters} characters and {answer.lines} lines"
+            yield from _text_lines(answer.place, mark)
+        case VerifiedQuote():
+            verdict = f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word"
+            yield f"{verdict}, similarity {answer.similarity}"
+            yield from _quotation(_place_lines(answer.places, mark), mark)
+        case ToolList():
+            yield f"{answer.total} in all"
+    match answer:
+        case ReadPlaces():
+            for place in answer.places:
+                yield from _text_lines(place, mark)
+        case ListedFiles():
+            yield from _quotation(map(one_line, answer.files), mark)
+        case Searched():
+            lines = chain.from_iterable(_document_lines(one, mark) for one in answer.documents)
+            yield from _quotation(lines, mark)
+        case Found():
+            yield from _quotation(_place_lines(answer.sentences, mark), mark)
+
+
+def _text_lines(place: Place, mark: str) -> Iterator[str]:
+    yield _where(place)
+    yield from _quotation([f"{_heading(place)}{_under(place)}"], mark)
+    yield from _quotation([place.text], mark)
 
 
 def _document_lines(document: IndexedDocument, mark: str) -> Iterator[str]:
@@ -672,29 +688,29 @@ def _place_lines(
     """Yield a line for each place, below the names of its document and its row: the probability or
     the match, the place, the headings and the words.
     """
-    last = ""
-    for place in places:
-        heading = _heading(place, named)
-        if heading != last:
-            yield heading
-        last = heading
-        labels = [_where(place)]
-        words = _flowed(place.table_row or place.text, place.kind)
-        if isinstance(place, ListedQuote):
-            labels.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
-            words += "".join(
-                f"\nquote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
-                for change in place.changes
-            )
-        else:
-            if place.answers is not None:
-                labels.insert(0, percent(place.answers))
-            if others := len(place.also) + place.also_omitted:
-                labels.append(f"and {counted(others, 'more place')}")
-            if place.before or place.after:
-                before, after = (_flowed(text, place.kind) for text in (place.before, place.after))
-                words = f"{before} [answer {mark}]{words}[/answer] {after}".strip()
-        yield f"{', '.join(labels)}{_under(place)}: {words}"
+    for heading, group in groupby(places, key=partial(_heading, named=named)):
+        yield heading
+        yield from (_place_line(place, mark) for place in group)
+
+
+def _place_line(place: AnsweringSentence | ListedQuote, mark: str) -> str:
+    labels = [_where(place)]
+    words = _flowed(place.table_row or place.text, place.kind)
+    if isinstance(place, ListedQuote):
+        labels.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
+        words += "".join(
+            f"\nquote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
+            for change in place.changes
+        )
+    else:
+        if place.answers is not None:
+            labels.insert(0, percent(place.answers))
+        if others := len(place.also) + place.also_omitted:
+            labels.append(f"and {counted(others, 'more place')}")
+        if place.before or place.after:
+            before, after = (_flowed(text, place.kind) for text in (place.before, place.after))
+            words = f"{before} [answer {mark}]{words}[/answer] {after}".strip()
+    return f"{', '.join(labels)}{_under(place)}: {words}"
 
 
 def _heading(place: Place, named: str = "") -> str:
@@ -723,5 +739,6 @@ def _where(place: Place) -> str:
     return f"{where}, characters {place.start}-{place.end}{cut}"
 
 
-def _quotation(text: str, mark: str) -> list[str]:
+def _quotation(lines: Iterable[str], mark: str) -> list[str]:
+    text = "\n".join(lines)
     return [f"[document text {mark}]", text, f"[end {mark}]"] if text else []

@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from runnel import __version__
 from runnel.errors import InputError, RunnelError, errors_as
@@ -225,6 +226,7 @@ def create_app(
     for module in (embeddings, tei, rerank, retrieval, page):
         app.include_router(module.router)
     app.include_router(router)
+    app.mount("/static", StaticFiles(directory=page.STATIC))
     app.add_exception_handler(RunnelError, _refuse)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)

@@ -61,12 +61,15 @@ Ids = Annotated[list[Id], Field(min_length=1)]
 
 def _shape(given: object) -> str:
     """Return the tag of the type that a value of `Input` should have."""
-    first = given[0] if isinstance(given, list) and given else None
-    if isinstance(first, list):
-        return "rows of ids"
-    if isinstance(first, int | float):
-        return "a row of ids"
-    return "some texts" if isinstance(given, list) else "a text"
+    match given:
+        case [list(), *_]:
+            return "rows of ids"
+        case [int() | float(), *_]:
+            return "a row of ids"
+        case list():
+            return "some texts"
+        case _:
+            return "a text"
 
 
 Input = Annotated[
@@ -233,8 +236,12 @@ def prompt_for(loaded: Loaded, request: Request, field: str, use: str | None) ->
     if name is None or name in prompts:
         return None if name is None else prompts[name]
     if field == "prompt_name" and use not in _ROLES:
-        have = ", ".join(sorted({*prompts, *_ROLES.values()}))
-        raise Refusal("invalid", f"prompt_name is {use!r}; choose from {have}", param=field)
+        raise Refusal(
+            "invalid",
+            f"prompt_name is {use!r}; choose from"
+            f" {', '.join(sorted({*prompts, *_ROLES.values()}))}",
+            param=field,
+        )
     request.state.ignored[field] = "the model has no prompt for it"
     return None
 
@@ -258,18 +265,27 @@ async def create_embeddings(
     prompt = prompt_for(loaded, request, *body.agreed("task", "input_type"))
     field, kind = body.agreed("embedding_type", "output_dtype")
     if kind in CALIBRATED and body.normalized is False:
-        message = f"{field} is {kind}, which needs vectors of unit length, and normalized is false"
-        raise Refusal("invalid", message, param=field)
+        raise Refusal(
+            "invalid",
+            f"{field} is {kind}, which needs vectors of unit length, and normalized is false",
+            param=field,
+        )
     # Jina's field says the form alone: OpenAI's client asks for base64 by itself
     as_base64 = "base64" in (body.embedding_type or body.encoding_format, kind)
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
-        data = []
-        for index, vector in enumerate(vectors):
-            value = coded(vector, kind, as_base64=as_base64)
-            data.append({"object": "embedding", "index": index, "embedding": value})
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
+        values = (coded(vector, kind, as_base64=as_base64) for vector in vectors)
+        return json.dumps(
+            {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": value}
+                    for index, value in enumerate(values)
+                ],
+                "model": loaded.name,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            }
+        )
 
     _, cut = body.agreed("truncate", "truncation")
     wanted = TextsToRead.of("input", body.input, prompt, cut)
@@ -329,15 +345,13 @@ def cohere_meta(request: Request, tokens: int) -> dict[str, object]:
     """Return the facts about a request that Cohere's clients read; `warnings` names the fields
     without effect.
     """
-    meta: dict[str, object] = {
+    ignored = request.state.ignored
+    warnings = [f"{name} has no effect: {why}" for name, why in ignored.items()]
+    return {
         "billed_units": {"input_tokens": tokens},
         "tokens": {"input_tokens": tokens},
+        **({"warnings": warnings} if warnings else {}),
     }
-    if request.state.ignored:
-        meta["warnings"] = [
-            f"{name} has no effect: {why}" for name, why in request.state.ignored.items()
-        ]
-    return meta
 
 
 async def embed_texts(
@@ -357,8 +371,11 @@ async def embed_texts(
     embedder = context.loaded().embedder
     field, width = wanted_width
     if width is not None and width > embedder.dimension:
-        message = f"{field} is {width}; the model's vectors have {embedder.dimension} numbers"
-        raise Refusal("invalid", message, param=field)
+        raise Refusal(
+            "invalid",
+            f"{field} is {width}; the model's vectors have {embedder.dimension} numbers",
+            param=field,
+        )
     normalize = normalize is not False
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
@@ -427,18 +444,22 @@ def _row(embedder: Embedder, place: str, ids: Sequence[int]) -> np.ndarray:
     field = place.partition("[")[0]
     last = model.backbone.vocab_size - 1
     if max(ids) > last:
-        message = f"{place} has the token id {max(ids)}; the ids of this model are 0 to {last}"
-        raise Refusal("invalid", message, param=field)
+        raise Refusal(
+            "invalid",
+            f"{place} has the token id {max(ids)}; the ids of this model are 0 to {last}",
+            param=field,
+        )
     row = (
         model.templates["document"]
         .render(model.tokenizer, document=np.array(ids, dtype=np.int32))
         .ids
     )
     if embedder.reader.splits(row):
-        message = (
+        raise Refusal(
+            "invalid",
             f"{place} has {len(row):,} token ids; inputs longer than"
             f" {model.backbone.max_tokens:,} are read in passages of whole sentences, which ids do"
-            " not show: send the text"
+            " not show: send the text",
+            param=field,
         )
-        raise Refusal("invalid", message, param=field)
     return row

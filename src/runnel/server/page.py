@@ -1,6 +1,6 @@
 """The page at / and the routes that only it uses. They change with it; programs use /v1.
 
-    page, static       the files of the page
+    page               the page; its other files are below /static (`STATIC`)
     about              the index that can be asked, if there is one
     open_file          reads a file that was dropped on the page, and keeps it in memory
     document           the text of a document of the index, or of an opened file
@@ -21,12 +21,11 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from importlib.resources import files
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from runnel.errors import RunnelError
 from runnel.models.pocket.sentence_vectors import SentenceVectors
@@ -52,18 +51,7 @@ from runnel.text.documents.pdf_picture import page_part
 
 router = APIRouter(include_in_schema=False)
 
-_TYPES = {
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-}
-_STATIC = {
-    file.name: file
-    for file in (files("runnel.server") / "static").iterdir()
-    if PurePath(file.name).suffix in _TYPES
-}
-
+STATIC = Path(__file__).parent / "static"
 _JSON_LINES = "application/x-ndjson"
 Id = Annotated[str, Query(min_length=1)]
 Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
@@ -74,17 +62,7 @@ FileName = Annotated[str, Query(min_length=1, max_length=1000)]
 @router.get("/")
 async def page() -> Response:
     """Return the page."""
-    return await static("index.html")
-
-
-@router.get("/static/{name}")
-async def static(name: str) -> Response:
-    """Return a file of the page."""
-    if name not in _STATIC:
-        raise Refusal("not_found", f"the page has no file {name!r}")
-    return Response(
-        _STATIC[name].read_bytes(), media_type=f"{_TYPES[PurePath(name).suffix]}; charset=utf-8"
-    )
+    return FileResponse(STATIC / "index.html")
 
 
 @router.get("/page/about")
@@ -100,8 +78,7 @@ async def about(context: InContext) -> dict[str, object]:
 @router.post("/page/files")
 async def open_file(name: FileName, request: Request, context: InContext) -> Response:
     """Read the file in the body, and keep it in memory; the result is its id."""
-    loaded = context.loaded()
-    retriever = loaded.retriever
+    retriever = context.loaded().retriever
     data = await request.body()
     id = opened_id(name, data)
     if context.opened.get(id) is not None:

@@ -219,8 +219,10 @@ EitherRequest = Annotated[
 async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded_for(request, body)
-    names = body.rank_fields or ["text"]
-    texts = [_text_of(place, given, names) for place, given in enumerate(body.documents)]
+    texts = [
+        _text_of(place, given, body.rank_fields or ["text"])
+        for place, given in enumerate(body.documents)
+    ]
     objects = [{"text": given} if isinstance(given, str) else given for given in body.documents]
     _, most = body.agreed("top_n", "top_k")
     spans = body.relevant_spans or RelevantSpans(mode="disabled")

@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -102,8 +103,9 @@ def answers_view(document: DocumentText, scored: Scored) -> dict[str, object]:
     (`heat`), and the probability that it answers at all (`answers`).
     """
     count = max(1, min(_MARKED, len(scored) // _SHARE))
-    calibrated = scored.answers is not None
-    best = answering(FileDocument("", document), scored, count, calibrated=calibrated)
+    best = answering(
+        FileDocument("", document), scored, count, calibrated=scored.answers is not None
+    )
     return {
         "sentences": [sentence.as_json() for sentence, _ in best],
         "heat": _heat(scored),
@@ -198,25 +200,25 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         _id(source.file, source.document.id): (source, scored)
         for source, scored in findings.documents
     }
-    hits: dict[str, dict[str, Any]] = {}
+    sentences = defaultdict(list)
     for sentence in findings.sentences:
-        name = _id(sentence.file, sentence.id)
-        title = documents[name][0].document.title or ""
-        hit = hits.setdefault(name, {"id": name, "name": name, "title": title, "sentences": []})
-        hit["sentences"].append(sentence.as_json())
+        sentences[_id(sentence.file, sentence.id)].append(sentence.as_json())
+    hits = []
     views = {}
-    for name, hit in hits.items():
+    for name, found in sentences.items():
         source, scored = documents[name]
-        view = {"pages": source.document.pages, "answers": answers_view(source.document, scored)}
-        view |= _pictures(source, hit["sentences"], reader) | document_view(source.document)
-        views[name] = hit | view
+        document = source.document
+        hit = {"id": name, "name": name, "title": document.title or "", "sentences": found}
+        view = {"pages": document.pages, "answers": answers_view(document, scored)}
+        hits.append(hit)
+        views[name] = hit | view | _pictures(source, found, reader) | document_view(document)
     read = [file for file in findings.files if file.sentences]
     scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
     held = {
         "query": query,
         "scope": scope,
         "answers": findings.answers,
-        "hits": list(hits.values()),
+        "hits": hits,
         "documents": views,
     }
     static = files("runnel.server") / "static"
@@ -237,8 +239,7 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         f' type="application/json" id="held">{_json(held)}</script>\n<script'
         f' type="module">{script}</script>\n'
     )
-    page = (static / "index.html").read_text(encoding="utf-8")
-    return _HEAD.sub(lambda _: head, page, count=1)
+    return _HEAD.sub(lambda _: head, (static / "index.html").read_text(encoding="utf-8"), count=1)
 
 
 def _id(file: str, row: str | None) -> str:

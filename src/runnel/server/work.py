@@ -62,8 +62,11 @@ class QueuedRequest:
         limit = self._work._settings.max_request_tokens
         most = limit if most is None else min(most, limit)
         if tokens > most:
-            message = f"the request has more than {most:,} tokens; send several requests"
-            raise Refusal("too_long", message, code="context_length_exceeded")
+            raise Refusal(
+                "too_long",
+                f"the request has more than {most:,} tokens; send several requests",
+                code="context_length_exceeded",
+            )
 
     def cancel(self, refusal: Refusal) -> None:
         """End the request: the client is answered now; a running call ends after its current step,
@@ -194,14 +197,11 @@ class Work:
 
     def _admit(self, job: QueuedRequest, tokens: int) -> None:
         job.expect_few(tokens)
-        if self.left and self.left + tokens > (most := self._settings.max_queue_tokens):
-            message = (
-                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {most:,}"
-                " would be exceeded; retry later"
-            )
+        if self.left and self.left + tokens > self._settings.max_queue_tokens:
             raise Refusal(
                 "busy",
-                message,
+                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of"
+                f" {self._settings.max_queue_tokens:,} would be exceeded; retry later",
                 code="rate_limit_exceeded",
                 retry_after_s=self.retry_after_s(tokens),
             )
