@@ -46,23 +46,12 @@ from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _KINDS: dict[int, RefusalKind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
-_AN_OBJECT = "this should be an object, {...}"
-# pydantic's types of problems -> what to say in place of its own words
-_PROBLEMS = {
-    "extra_forbidden": "this route has no such field; /docs lists its fields",
-    "missing": "this field is missing",
-    "model_attributes_type": _AN_OBJECT,
-    "dict_type": _AN_OBJECT,
-    "union_tag_invalid": "this should be a text, a number, true, false or null",
-    "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
-}
 _NO_OBJECT = {"missing", "model_attributes_type"}  # its problems where a body is no object
 # routes of other services that do not exist here -> why
 _ABSENT = {
     "/embed_sparse": "models here have no sparse vectors; /v1/search also searches by words",
     "/v1/check-api-key": "keys are checked with each request",
 }
-_SHOWN_CHARS = 40  # the most characters of a wrong value that an error shows
 _PATH_CHARS = 200  # the most characters of a path that an error shows
 
 
@@ -263,7 +252,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [problem | {"msg": _said(problem)} for problem in error.errors()]
+    problems = error.errors()
     content_type = request.headers.get("content-type", "")
     of_body = _of_body(problems[0], content_type)
     # the first part of each place says where the field is, such as "body"
@@ -272,14 +261,6 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
     kind: RefusalKind = "too_long" if too_long else "invalid"
     return Refusal(kind, message, param=param).response(request.url.path)
-
-
-def _said(problem: ErrorDetails) -> str:
-    """Describe a problem of a field: what is wrong and, if that is short, the value that came."""
-    came = problem["input"]
-    short = isinstance(came, int | float) or (isinstance(came, str) and len(came) < _SHOWN_CHARS)
-    said = str(problem["msg"]).replace(" after validation", "")
-    return _PROBLEMS.get(problem["type"], f"{said}; it is {came!r}" if short else said)
 
 
 def _of_body(problem: ErrorDetails, content_type: str) -> str:

@@ -4,6 +4,7 @@ A route raises a `Refusal` of a kind; `_KINDS` has the status of each kind, and 
 of the body for each path. `describe_problems` puts pydantic's problems in words.
 """
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Literal, Self
 
@@ -49,7 +50,18 @@ _HEADERS: Mapping[str, Mapping[str, str]] = {
     "slow": _CLOSE,
     "ambiguous": _CLOSE,
 }
+_AN_OBJECT = "this should be an object, {...}"
+# pydantic's types of problems -> what to say in place of its own words
+_PROBLEMS = {
+    "missing": "this field is missing",
+    "model_attributes_type": _AN_OBJECT,
+    "model_type": _AN_OBJECT,
+    "dict_type": _AN_OBJECT,
+    "union_tag_invalid": "this should be a text, a number, true, false or null",
+    "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
+}
 _SHOWN = 3  # the most problems of one request to list
+_SHOWN_CHARS = 40  # the most characters of a wrong value that an error shows
 
 # the fields of bodies, with their JSON schemas
 _TEXT = {"type": "string"}
@@ -142,16 +154,22 @@ class Refusal(HTTPException):
         )
 
 
-def describe_problems(problems: Iterable[ErrorDetails], above: int = 0) -> str:
+def describe_problems(
+    problems: Iterable[ErrorDetails],
+    above: int = 0,
+    unknown: str = "this route has no such field; /docs lists its fields",
+) -> str:
     """Describe the problems of fields that pydantic found in one line: places, without pydantic's
-    names of the types that it tried, and its messages.
+    names of the types that it tried, what is wrong, and the values that came if they are short.
 
     Where it tried several types of a value, the problems of types that the value does not have
     ("..._type") are left out, if there are problems of a type that it has.
 
     Args:
         above: the parts of each place before the name of the field.
+        unknown: what to say of a field that does not exist.
     """
+    said = _PROBLEMS | {"extra_forbidden": unknown}
     fields: dict[object, list[ErrorDetails]] = {}
     for problem in problems:
         fields.setdefault(problem["loc"][: above + 1], []).append(problem)
@@ -160,7 +178,11 @@ def describe_problems(problems: Iterable[ErrorDetails], above: int = 0) -> str:
         fitting = [problem for problem in found if not problem["type"].endswith("_type")]
         for problem in fitting or found:
             names = field_names(problem["loc"][above:])
-            lines[f"{'.'.join(names) or 'body'}: {problem['msg']}"] = None
+            came = reprlib.repr(problem["input"])
+            what = problem["msg"].replace(" after validation", "")
+            if len(came) < _SHOWN_CHARS and problem["input"] is not None:
+                what += f"; it is {came}"
+            lines[f"{'.'.join(names) or 'body'}: {said.get(problem['type'], what)}"] = None
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     return "; ".join([*list(lines)[:_SHOWN], *more])
 
