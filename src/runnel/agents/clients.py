@@ -13,20 +13,20 @@ import tomllib
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runnel.errors import InputError, describe
 from runnel.files import replacing
 
 NAME = "runnel"  # the name of the entry
-# By program: its configuration file, in the working directory if the path is relative, and the key
-# of the object that has the servers by name.
-PROGRAMS = {
-    "claude-code": (".mcp.json", "mcpServers"),
-    "cursor": (".cursor/mcp.json", "mcpServers"),
-    "vscode": (".vscode/mcp.json", "servers"),
-    "codex": (f"{os.environ.get('CODEX_HOME') or '~/.codex'}/config.toml", "mcp_servers"),
-    "gemini": (".gemini/settings.json", "mcpServers"),
+# By program: its configuration file, in the working directory if the path is relative, the key of
+# the object that has the servers by name, and what an entry has besides its command.
+PROGRAMS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "claude-code": (".mcp.json", "mcpServers", {}),
+    "cursor": (".cursor/mcp.json", "mcpServers", {}),
+    "vscode": (".vscode/mcp.json", "servers", {"type": "stdio"}),
+    "codex": (f"{os.environ.get('CODEX_HOME') or '~/.codex'}/config.toml", "mcp_servers", {}),
+    "gemini": (".gemini/settings.json", "mcpServers", {}),
 }
 # What these programs allow and JSON does not: comments, and a comma before a closing bracket. Both
 # patterns also match strings, so that a "//" inside a string is passed over; `_plain` keeps these.
@@ -54,16 +54,6 @@ _TABLE = re.compile(
 )
 
 
-class _Member(NamedTuple):
-    """Where a member of a JSON object is in a text: the first characters of its key and of its
-    value, and the one after its value.
-    """
-
-    key: int
-    value: int
-    end: int
-
-
 def configure(program: str, command: list[str] | None) -> Path:
     """Write the entry of runnel's server to the configuration file of a program; return the file.
     The file keeps its permissions, and a symbolic link to it stays a link.
@@ -76,13 +66,11 @@ def configure(program: str, command: list[str] | None) -> Path:
         InputError: the file is damaged or read-only, or has something else in the place of the
             servers.
     """
-    file, key = PROGRAMS[program]
+    file, key, more = PROGRAMS[program]
     path = Path(file).expanduser()
     entry: dict[str, object] = (
-        {} if command is None else {"command": command[0], "args": command[1:]}
+        {} if command is None else {**more, "command": command[0], "args": command[1:]}
     )
-    if entry and program == "vscode":
-        entry = {"type": "stdio", **entry}
     is_toml = path.suffix == ".toml"
     # floats as they are written: nan differs from itself
     load = partial(tomllib.loads, parse_float=str) if is_toml else _load_json
@@ -161,17 +149,17 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     """
     text = text if _plain(text).strip() else text + "{}\n"
     if NAME in _load_json(text).get(key, {}):
-        servers = _members(text, _plain(text).index("{"))[key].value
-        old = _members(text, servers)[NAME]
-        before = text[: old.key]
-        after = text[old.end :]
+        _, servers, _ = _members(text, _plain(text).index("{"))[key]
+        start, _, end = _members(text, servers)[NAME]
+        before = text[:start]
+        after = text[end:]
         code = _plain(before).rstrip()
         if comma := _COMMA.match(after):
             after = after[: comma.end() - 1] + after[comma.end() :]
         elif code.endswith(","):
             before = before[: len(code) - 1] + before[len(code) :]
         # whether a comment ends `before`: what follows may not get into its line
-        commented = len(code) < len(text[: old.key].rstrip())
+        commented = len(code) < len(text[:start].rstrip())
         text = before + after.lstrip() if commented else before.rstrip() + after
     if not entry:
         return text
@@ -179,7 +167,7 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     members = _members(text, top)
     if key not in members:
         return _with_first(text, top, "", {key: {NAME: entry}})
-    return _with_first(text, members[key].value, "  ", {NAME: entry})
+    return _with_first(text, members[key][1], "  ", {NAME: entry})
 
 
 def _load_json(text: str) -> Any:
@@ -197,14 +185,16 @@ def _plain(text: str) -> str:
     return text.replace("\ufeff", " ", 1)
 
 
-def _members(text: str, start: int) -> dict[str, _Member]:
-    """Return the members of the object whose "{" is at `start`, by their keys."""
+def _members(text: str, start: int) -> dict[str, tuple[int, int, int]]:
+    """Return where the members of the object whose "{" is at `start` are, by their keys: the first
+    characters of the key and of the value, and the one after the value.
+    """
     plain = _plain(text)
     members = {}
     at = start + 1
     while match := _KEY.match(plain, at):
         _, at = json.JSONDecoder().raw_decode(plain, match.end())
-        members[json.loads(match[1])] = _Member(match.start(1), match.end(), at)
+        members[json.loads(match[1])] = (match.start(1), match.end(), at)
     return members
 
 

@@ -176,7 +176,7 @@ class AgentDocuments:
         rows are not. With `several`, a folder or a glob stands for its files, and a file that
         cannot be read is a note.
         """
-        if not several or name.startswith(INDEXED) or self.group_of(name) is None:
+        if not several or name.startswith(INDEXED) or not self.is_group(name):
             yield from self._read(name, notes, remember)
             return
         for file in self.files(name, notes):
@@ -205,16 +205,17 @@ class AgentDocuments:
             raise self._refusal(name, "; ".join(["no file matches it", *notes]))
         return names
 
-    def group_of(self, name: str) -> Root | None:
-        """Return the folder or the glob that a name means, of files or, after "index:", of the
-        index; None: it means one document.
+    def is_group(self, name: str) -> bool:
+        """Return whether a name means a folder or a glob, of files or, after "index:", of the
+        index; else it means one document.
+
+        Raises:
+            InputError: it is outside of the allowed folders.
         """
         if name.startswith(INDEXED) and self._row_of(name) is not None:
-            return None
-        with suppress(InputError):
-            target = self.target_of(name.removeprefix(INDEXED) or ".")
-            return target if target.pattern or target.path.is_dir() else None
-        return None
+            return False
+        target = self.target_of(name.removeprefix(INDEXED) or ".")
+        return bool(target.pattern) or target.path.is_dir()
 
     def target_of(self, name: str) -> Root:
         """Return the file, the folder or the glob that a path means.

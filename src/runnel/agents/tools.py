@@ -271,7 +271,7 @@ class Tools:
                 f"where selects documents of the index, and file is {file!r}; give {INDEXED!r} for"
                 f" all of them, or {INDEXED + file!r}"
             )
-        if indexed and (where or self._documents.group_of(file) is not None):
+        if indexed and (where or self._documents.is_group(file)):
             hits = self._hits(query, top_k, min(top_k, 20), file, where, notes, progress)
             answers = highest(hit.answers for hit in hits)
             sentences = (
@@ -348,7 +348,10 @@ class Tools:
         ] = None,
         row: Annotated[str | None, Field(description="Id in jsonl, csv or tsv.")] = None,
         sha256: Annotated[
-            str | None, Field(description="Fail if the document's digest begins otherwise.")
+            str | None,
+            Field(
+                min_length=_DIGITS, description="Fail if the document's digest begins otherwise."
+            ),
         ] = None,
         cursor: Cursor = None,
         structured: bool = False,
@@ -356,10 +359,7 @@ class Tools:
         """Read the exact text of a document by lines, pages or characters, or all of it."""
         notes: list[str] = []
         name, document = self._document(file, row, notes)
-        digest = sha256 or document.sha256
-        if len(digest) < _DIGITS:
-            raise InputError(f"sha256 is {sha256!r}; expected at least {_DIGITS} of its digits")
-        if not document.sha256.startswith(digest.lower()):
+        if not document.sha256.startswith((sha256 or "").lower()):
             raise InputError(
                 f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}"
             )
@@ -381,8 +381,10 @@ class Tools:
                 next_cursor=None if cut == stop else f"{cut}-{stop}-{document.sha256[:_DIGITS]}",
             )
 
-        most = min(stop - first, self._most)
-        length = _largest(most, lambda size: self._fits(answer(first + size), structured))
+        length = _largest(
+            min(stop - first, self._most),
+            lambda size: self._fits(answer(first + size), structured),
+        )
         return answer(_cut(document.text, first, stop, max(1, length)))
 
     def read_places(
@@ -396,8 +398,9 @@ class Tools:
         located: list[Place] = []
         for place in places:
             name, document = self._document(place.file, place.row, notes)
-            span = span_of(document, place.file, place.by, place.start, place.end)
-            located += locate(name, document, [span])
+            located += locate(
+                name, document, [span_of(document, place.file, place.by, place.start, place.end)]
+            )
         return self._page(
             [partial(_bounded, place) for place in located],
             cursor,
@@ -652,8 +655,10 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
             yield f"the document has {answer.characters} characters and {answer.lines} lines"
             yield from _text_lines(answer.place, mark)
         case VerifiedQuote():
-            verdict = f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word"
-            yield f"{verdict}, similarity {answer.similarity}"
+            yield (
+                f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word,"
+                f" similarity {answer.similarity}"
+            )
             yield from _quotation(_place_lines(answer.places, mark), mark)
         case ToolList():
             yield f"{answer.total} in all"
@@ -734,8 +739,8 @@ def _flowed(text: str, kind: str) -> str:
 
 def _where(place: Place) -> str:
     where = f"line {place.line}" if place.page is None else f"page {place.page}"
-    whole = len(place.text) == place.end - place.start
-    cut = "" if whole else f", here only its first {len(place.text)}"
+    shown = len(place.text)
+    cut = f", here only its first {shown}" if shown < place.end - place.start else ""
     return f"{where}, characters {place.start}-{place.end}{cut}"
 
 

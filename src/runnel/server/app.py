@@ -112,7 +112,6 @@ async def info(context: InContext) -> Info:
     settings = context.settings
     backbone = loaded.model.backbone
     most = settings.max_request_tokens
-    embeds = "embed" in loaded.model.heads
     return Info(
         model_id=loaded.name,
         model_sha=await asyncio.to_thread(loaded.model.fingerprint),  # seconds, at first
@@ -120,7 +119,7 @@ async def info(context: InContext) -> Info:
         served_model_name=loaded.name,
         model_type=(
             {"embedding": {"pooling": loaded.embedder.pooling}}
-            if embeds
+            if "embed" in loaded.model.heads
             else {"reranker": {"id2label": {"0": rerank.LABEL}, "label2id": {rerank.LABEL: 0}}}
         ),
         max_input_length=min(backbone.max_tokens or most, most),
@@ -168,8 +167,10 @@ def _fields(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
             f"<td>{html.escape(field.get('description', ''))}"
             for name, field in fields["properties"].items()
         ]
-        head = f"<caption>{html.escape(fields['description'])}</caption>"
-        tables.append(f"<table>{head}<tr><th>Field<th>Type<th>Needed<th>Use{''.join(rows)}</table>")
+        tables.append(
+            f"<table><caption>{html.escape(fields['description'])}</caption>"
+            f"<tr><th>Field<th>Type<th>Needed<th>Use{''.join(rows)}</table>"
+        )
     return "".join(tables)
 
 
@@ -209,16 +210,18 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
         strict_content_type=False,
+        exception_handlers={
+            RunnelError: _refuse,
+            HTTPException: _refuse,
+            RequestValidationError: _refuse_invalid,
+        },
     )
     app.state.context = context
     app.state.metrics = metrics = Metrics(work)
-    for module in (embeddings, tei, rerank, retrieval, page):
-        app.include_router(module.router)
-    app.include_router(router)
+    of_services = [module.router for module in (embeddings, tei, rerank, retrieval, page)]
+    for routes in (*of_services, router):
+        app.include_router(routes)
     app.mount("/static", StaticFiles(directory=page.STATIC))
-    app.add_exception_handler(RunnelError, _refuse)
-    app.add_exception_handler(HTTPException, _refuse)
-    app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_middleware(Guard, settings=settings, metrics=metrics)
     return app
 
@@ -253,8 +256,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
-    content_type = request.headers.get("content-type", "")
-    of_body = _of_body(problems[0], content_type)
+    of_body = _of_body(problems[0], request.headers.get("content-type", ""))
     # the first part of each place says where the field is, such as "body"
     message = of_body or describe_problems(problems, above=1)
     param = None if of_body else next(iter(field_names(problems[0]["loc"][1:])), None)

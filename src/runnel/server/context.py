@@ -271,8 +271,7 @@ class Context:
         """Return what a model call returns, and `count` of its tokens (default: those of `texts`).
         Both run in threads.
         """
-        loaded = self.loaded()
-        count = count or (lambda job: loaded.count(texts, job.expect_few))
+        count = count or (lambda job: self.loaded().count(texts, job.expect_few))
         result, tokens = await self.work.run(request, sum(map(len, texts)), count, call)
         request.state.tokens = tokens
         return result, tokens

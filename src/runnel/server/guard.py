@@ -237,8 +237,8 @@ class Guard:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
-                failed = Refusal("failed", "the server failed; its log has the reason")
-                await failed.response(scope["path"])(scope, receive, respond)
+                refusal = Refusal("failed", "the server failed; its log has the reason")
+                await refusal.response(scope["path"])(scope, receive, respond)
         finally:
             body.count(-body.bytes)
             # not the path itself: clients choose it

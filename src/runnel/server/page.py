@@ -55,8 +55,6 @@ STATIC = Path(__file__).parent / "static"
 _JSON_LINES = "application/x-ndjson"
 Id = Annotated[str, Query(min_length=1)]
 Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
-Question = Annotated[str, Query(min_length=1, max_length=MAX_QUERY_CHARS)]
-FileName = Annotated[str, Query(min_length=1, max_length=1000)]
 
 
 @router.get("/")
@@ -76,7 +74,9 @@ async def about(context: InContext) -> dict[str, object]:
 
 
 @router.post("/page/files")
-async def open_file(name: FileName, request: Request, context: InContext) -> Response:
+async def open_file(
+    name: Annotated[str, Query(min_length=1, max_length=1000)], request: Request, context: InContext
+) -> Response:
     """Read the file in the body, and keep it in memory; the result is its id."""
     retriever = context.loaded().retriever
     data = await request.body()
@@ -119,7 +119,12 @@ async def document(id: Id, context: InContext) -> dict[str, object]:
 
 
 @router.get("/page/document/answers")
-async def answers(id: Id, q: Question, request: Request, context: InContext) -> Response:
+async def answers(
+    id: Id,
+    q: Annotated[str, Query(min_length=1, max_length=MAX_QUERY_CHARS)],
+    request: Request,
+    context: InContext,
+) -> Response:
     """Score the sentences of a document; the result is `answers_view`."""
     shown, row = await _shown(context, id)
     loaded = context.loaded()
@@ -148,18 +153,14 @@ async def picture(
 ) -> dict[str, object]:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
     shown, row = await _shown(context, id)
-    name = shown.file
-    file = shown.pdf
-    if row is not None:
-        name = row.source
-        file = await asyncio.to_thread(_source_of, row)
+    file = shown.pdf if row is None else await asyncio.to_thread(_source_of, row)
     part = await asyncio.to_thread(
         page_part, shown.document.text, shown.document.places(), start, end
     )
     if part is None:
-        raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
+        raise Refusal("not_found", f"{shown.file} has no page with the characters {start}-{end}")
     return await context.work.parse(
-        request, lambda reader: picture_view(picture_of(reader, name, file, part))
+        request, lambda reader: picture_view(picture_of(reader, shown.file, file, part))
     )
 
 

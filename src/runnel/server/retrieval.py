@@ -184,8 +184,10 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
 
     def call(progress: Progress) -> list[SearchHit]:
         options = {name: value for name, value in body if value is not None}
-        hits = index.newest().search(**options, progress=progress)
-        return [SearchHit(**hit.as_json()) for hit in hits]
+        return [
+            SearchHit(**hit.as_json())
+            for hit in index.newest().search(**options, progress=progress)
+        ]
 
     documents, _ = await context.run(request, [body.query], call)
     return SearchResponse(
@@ -202,11 +204,10 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
             "give either text or document: the text to look in, or the id of a document of the"
             " index",
         )
-    if body.text is not None:
-        text = body.text
-    else:
-        index = context.loaded().index
-        text = (await asyncio.to_thread(index.document, str(body.document))).text
+    text = body.text
+    if body.document is not None:
+        text = (await asyncio.to_thread(context.loaded().index.document, body.document)).text
+    assert text is not None
 
     def call(progress: Progress) -> VerifyResponse:
         verified = verify_quote(body.quote, text)

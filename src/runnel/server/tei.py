@@ -122,8 +122,13 @@ async def embed_all(body: EmbedAllRequest, request: Request, context: InContext)
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
         return json.dumps([part.tolist() for part in loaded.embedder.token_vectors(rows, job)])
 
-    wanted = _reading(loaded, request, body.inputs, body)
-    return await read_rows(context, request, wanted, call, most=_MOST_TOKEN_VECTORS)
+    return await read_rows(
+        context,
+        request,
+        _reading(loaded, request, body.inputs, body),
+        call,
+        most=_MOST_TOKEN_VECTORS,
+    )
 
 
 @router.post("/similarity", response_model=list[float], responses=error_responses("/similarity"))
@@ -131,8 +136,10 @@ async def similarity(body: SimilarityRequest, request: Request, context: InConte
     """Return the cosines of a text with others."""
     loaded = context.loaded_for(request, body)
     wanted = _reading(loaded, request, "", body.parameters or ReadParameters())
-    texts = {"inputs.source_sentence": body.inputs.source_sentence}
-    texts |= placed("inputs.sentences", body.inputs.sentences)
+    texts = {
+        "inputs.source_sentence": body.inputs.source_sentence,
+        **placed("inputs.sentences", body.inputs.sentences),
+    }
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
         source = next(vectors)

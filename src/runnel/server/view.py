@@ -72,10 +72,7 @@ def document_view(document: DocumentText) -> dict[str, object]:
     pieces of bounded size.
     """
     text = document.text
-    rows: list[BlockRow] = [
-        (block.start, block.end, block.kind, block.page) for block in document.blocks
-    ]
-    rows = rows or [
+    rows: list[BlockRow] = document.places().spans() or [
         (a, a + len(text[a:b].rstrip()), "paragraph", None)
         for a, b in split_paragraphs(text).tolist()
     ]

@@ -154,11 +154,14 @@ class Work:
         finally:
             gone.cancel()
             if not task.done() and job.refusal is None:
-                limit = f"longer than {self._settings.deadline_s:g} s"
                 job.cancel(
                     Refusal("gone", "the client disconnected")
                     if gone.done()
-                    else Refusal("deadline", f"the request took {limit}; send less text")
+                    else Refusal(
+                        "deadline",
+                        f"the request took longer than {self._settings.deadline_s:g} s; send less"
+                        " text",
+                    )
                 )
         if gone.done():  # the thread still holds the texts, which count until this returns
             await asyncio.wait({task})
