@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from runnel.batching import Recent
 from runnel.errors import InputError, MissingDependency, StoreError, describe
@@ -194,7 +195,7 @@ class AgentDocuments:
         """
         target = self.target_of(name)
         if not target.path.is_dir():
-            os.close(self._open(name)[1])  # opened only to raise if it is not an allowed file
+            self._open(name).close()  # opened only to raise if it is not an allowed file
         found = list(find_files([target], on_error=lambda error: notes.append(describe(error))))
         names = [
             self.name_of_file(file) for file in found if file.is_file() and self.shows(str(file))
@@ -231,28 +232,34 @@ class AgentDocuments:
 
     def _read(self, name: str, notes: list[str], remember: Remember) -> Iterator[FileDocument]:
         if name.startswith(INDEXED):
-            indexed = self._read_indexed(name)
-            yield self._keep((name, indexed.document.sha256), indexed, remember)
+            row = self._row_of(name)
+            if row is None or not self.shows(row.source):
+                raise InputError(
+                    f"the index has no document {short_name(name.removeprefix(INDEXED))!r} of the"
+                    " allowed folders; use a name that search returned"
+                )
+            # without the id that a row of a file has, because here it is one whole document
+            document = replace(row.document(), id=None)
+            indexed = FileDocument(self.name_of_indexed(row.id), document)
+            yield self._keep((name, document.sha256), indexed, remember)
             return
-        path, file = self._open(name)
-        try:
-            key = str(path), *signature(file)
+        with self._open(name) as file:
+            path = Path(file.name)
+            key = file.name, *signature(file.fileno())
             kept = self._kept.get(key)
-            for document in self._parse(path, file) if kept is None else [kept.document]:
+            for document in self._parse(file) if kept is None else [kept.document]:
                 notes += [warning for warning in document.warnings if warning not in notes]
                 source = FileDocument(self.name_of_file(path), document)
                 yield self._keep(key, source, remember) if document.id is None else source
-        finally:
-            os.close(file)
 
-    def _parse(self, path: Path, file: int) -> Iterator[DocumentText]:
+    def _parse(self, file: BinaryIO) -> Iterator[DocumentText]:
         """Yield the documents of a file.
 
         The reader's second process, which parses most whole files, is for one thread at a time, so
         the lock is held until a whole file is parsed. Rows are parsed in this process: after the
         first one other threads may go on.
         """
-        documents = self._reader.read(file, name=str(path))
+        documents = self._reader.read(file.fileno(), name=file.name)
         with self._parsing:
             first = list(islice(documents, 1))
             if first and first[0].id is None:
@@ -296,18 +303,17 @@ class AgentDocuments:
             why = describe(error)
         raise self._refusal(name, why)
 
-    def _open(self, name: str) -> tuple[Path, int]:
-        """Open the file of a name; return its path and its descriptor."""
+    def _open(self, name: str) -> BinaryIO:
+        """Open the file of a name; its `name` is its path."""
         path = self._path_of(name)
         folder = self._folder_of(path)
         assert folder is not None
         try:
-            file = _open_below(folder, path)
-            mode = os.fstat(file).st_mode
-            if stat.S_ISREG(mode):
-                return path, file
-            os.close(file)
-            why = "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file"
+            file = open(path, "rb", opener=lambda *_: _open_below(folder, path))
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file
+            file.close()
+            why = "it is not a regular file"
         except (OSError, ValueError) as error:
             why = describe(error)
             if isinstance(error, FileNotFoundError):
@@ -336,16 +342,6 @@ class AgentDocuments:
         for form in {shown, one_line(shown)} - {name}:
             self._meanings.put(form, meaning)
         return shown
-
-    def _read_indexed(self, name: str) -> FileDocument:
-        row = self._row_of(name)
-        if row is None or not self.shows(row.source):
-            raise InputError(
-                f"the index has no document {short_name(name.removeprefix(INDEXED))!r} of the"
-                " allowed folders; use a name that search returned"
-            )
-        # without the id that a row of a file has, because here it is one whole document
-        return FileDocument(self.name_of_indexed(row.id), replace(row.document(), id=None))
 
     def _row_of(self, name: str) -> DocumentRow | None:
         """Return the document of the index with this name, as the index stores it."""

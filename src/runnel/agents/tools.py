@@ -48,7 +48,6 @@ _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
 _MESSAGE_CHARS = 250  # characters of the JSON-RPC message around an answer
 
-File = Annotated[str, Field(description="Path below the allowed folders, or a name from search.")]
 Files = Annotated[
     str, Field(description="File, folder or glob; with index: before it, of the index.")
 ]
@@ -315,7 +314,14 @@ class Tools:
         """List what can be read: the files of a folder, or the documents of the index."""
         notes: list[str] = []
         if path.startswith(INDEXED):
-            names = self._indexed_names(path)
+            folder = path.removeprefix(INDEXED)
+            root = self._documents.target_of(folder) if folder else None
+            names = [
+                self._documents.name_of_indexed(id)
+                for id, content in sorted(self._models.store().content_hashes().items())
+                if self._documents.shows(content.source)
+                and (root is None or root.covers(Path(content.source)))
+            ]
         else:
             names = self._documents.files(path, notes)
         return self._page(
@@ -326,19 +332,11 @@ class Tools:
             lambda items: ListedFiles(files=items),
         )
 
-    def _indexed_names(self, name: str) -> list[str]:
-        folder = name.removeprefix(INDEXED)
-        root = self._documents.target_of(folder) if folder else None
-        return [
-            self._documents.name_of_indexed(id)
-            for id, content in sorted(self._models.store().content_hashes().items())
-            if self._documents.shows(content.source)
-            and (root is None or root.covers(Path(content.source)))
-        ]
-
     def read(
         self,
-        file: File,
+        file: Annotated[
+            str, Field(description="Path below the allowed folders, or a name from search.")
+        ],
         by: Annotated[By, Field(description="Unit of start and end.")] = "line",
         start: Annotated[
             int | None, Field(ge=0, description="First line or page, from 1; character, from 0.")
@@ -515,7 +513,7 @@ class Tools:
 
         left = len(items) - first
         count = _largest(left, lambda number: self._fits(answer(number), structured))
-        if left and not count:
+        if left and not count:  # one item, with less text
             count = 1
             while most > 1 and not self._fits(answer(1), structured):
                 most //= 2

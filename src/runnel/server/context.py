@@ -278,8 +278,7 @@ class Context:
 
 
 def _context(request: Request) -> Context:
-    context = request.app.state.context
-    assert isinstance(context, Context)
+    context: Context = request.app.state.context
     return context
 
 

@@ -55,8 +55,7 @@ _ROLES: Mapping[str, str] = {
     "search_document": "document",
 }
 
-Id = Annotated[int, Field(ge=0, lt=1 << 31)]
-Ids = Annotated[list[Id], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 
 
 def _shape(given: object) -> str:

@@ -45,7 +45,7 @@ from runnel.server.view import (
     picture_view,
     read_opened,
 )
-from runnel.server.work import QueuedRequest
+from runnel.server.work import QueuedRequest, take_error
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
 
@@ -205,14 +205,8 @@ async def _streamed(
         return call(growing(progress, job.expect_wanted))
 
     task = asyncio.create_task(context.run(request, texts, run))
-
-    def end(task: asyncio.Task[tuple[object, int]]) -> None:
-        steps.put_nowait(None)
-        if not task.cancelled():
-            # takes the exception of a request that ended early, so that asyncio does not log it
-            task.exception()
-
-    task.add_done_callback(end)
+    task.add_done_callback(lambda _: steps.put_nowait(None))
+    task.add_done_callback(take_error)
     first = await steps.get()
     if first is None:
         return _last(task.result()[0])

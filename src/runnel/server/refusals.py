@@ -204,5 +204,7 @@ def error_responses(path: str) -> dict[int | str, dict[str, object]]:
         "required": list(shape),
     }
     column = 2 if "error_type" in shape else 0
-    statuses = sorted({row[column] for kind, row in _KINDS.items() if kind != "gone"})
-    return {status: {"content": {"application/json": {"schema": schema}}} for status in statuses}
+    return {
+        status: {"content": {"application/json": {"schema": schema}}}
+        for status in sorted({row[column] for kind, row in _KINDS.items() if kind != "gone"})
+    }

@@ -61,8 +61,8 @@ _MODULES = (
     "app",
     "report",
 )
-_IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export ", re.MULTILINE)
+# what one script does not need of a module: whole imports, and the word "export"
+_OF_MODULES = re.compile(r"^(?:import .*\n|export )", re.MULTILINE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = re.compile(r'<link rel="icon".*?</script>\n', re.DOTALL)
 
@@ -219,11 +219,8 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         "documents": views,
     }
     static = files("runnel.server") / "static"
-    script = _EXPORT.sub(
-        "",
-        _IMPORT.sub(
-            "", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)
-        ),
+    script = _OF_MODULES.sub(
+        "", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)
     )
     style = (static / "page.css").read_text(encoding="utf-8")
     policy = (

@@ -144,7 +144,8 @@ class Work:
         """Return what the work of a request returns, or end it."""
         task = asyncio.create_task(work)
         self._jobs[task] = job
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._jobs.pop)
+        task.add_done_callback(take_error)
         gone = asyncio.create_task(_disconnect(request))
         try:
             ends: set[asyncio.Future[Any]] = {task, gone, job.cancelled}
@@ -191,12 +192,6 @@ class Work:
         """Return what a call for a request returns in a thread of a lane."""
         job.call = self._lanes[lane].submit(call, job)
         return await asyncio.wrap_future(job.call)
-
-    def _forget(self, task: asyncio.Task[object]) -> None:
-        del self._jobs[task]
-        if not task.cancelled():
-            # takes the exception of a request that ended early, so that asyncio does not log it
-            task.exception()
 
     def _admit(self, job: QueuedRequest, tokens: int) -> None:
         job.expect_few(tokens)
@@ -260,6 +255,12 @@ class Work:
     def close(self) -> None:
         for pool in self._lanes.values():
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def take_error(task: asyncio.Task[Any]) -> None:
+    """Take the error of a task whose client may have left, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _stopping() -> Refusal:
