@@ -247,7 +247,7 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
 
     def parse(client, name):
         return asyncio.create_task(
-            one.parse(client, lambda reader: next(reader.read(tmp_path / name)).text)
+            one.parse(client, b"", lambda reader, _: next(reader.read(tmp_path / name)).text)
         )
 
     parsing = [parse(client, "busy.html") for client in clients]
@@ -263,7 +263,8 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
     late = work(deadline_s=0.2)
     go = threading.Event()
     waiting = [
-        asyncio.create_task(late.parse(Client(), lambda _: go.wait(GIVE_UP_S))) for _ in range(3)
+        asyncio.create_task(late.parse(Client(), b"", lambda *_: go.wait(GIVE_UP_S)))
+        for _ in range(3)
     ]
     for task in waiting:
         with pytest.raises(Refusal, match=r"longer than 0\.2 s"):

@@ -123,8 +123,7 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
         rest = "".join(text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
         with suppress(ValueError):  # lines of the entry begin with "[", so tomlkit removes it
             document = tomlkit.parse(rest)
-        servers: Any = document.get(key, {})
-        servers.pop(NAME, None)  # in another form than its own tables
+        document.get(key, {}).pop(NAME, None)  # in another form than its own tables
     changed = tomlkit.dumps(document)
     if entry:
         # at the end, after a blank line, which a removal takes with it
@@ -206,6 +205,6 @@ def _with_first(text: str, start: int, margin: str, member: dict[str, object]) -
     end = "," if _members(text, start) else ""
     if text[start + 1] == "}":
         end = "\n" + margin
+    line_end = "\r\n" if "\r\n" in text else "\n"
     block = "".join(f"\n{margin}{line}" for line in lines) + end
-    block = block.replace("\n", "\r\n" if "\r\n" in text else "\n")
-    return text[: start + 1] + block + text[start + 1 :]
+    return text[: start + 1] + block.replace("\n", line_end) + text[start + 1 :]

@@ -244,12 +244,11 @@ class AgentDocuments:
             yield self._keep((name, document.sha256), indexed, remember)
             return
         with self._open(name) as file:
-            path = Path(file.name)
             key = file.name, *signature(file.fileno())
             kept = self._kept.get(key)
             for document in self._parse(file) if kept is None else [kept.document]:
                 notes += [warning for warning in document.warnings if warning not in notes]
-                source = FileDocument(self.name_of_file(path), document)
+                source = FileDocument(self.name_of_file(Path(file.name)), document)
                 yield self._keep(key, source, remember) if document.id is None else source
 
     def _parse(self, file: BinaryIO) -> Iterator[DocumentText]:

@@ -589,8 +589,10 @@ def _sentence(sentence: AnsweringSentence, most: int) -> AnsweringSentence:
 def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
     sizes = accumulate(len(change.quote) + len(change.text) for change in quoted.changes)
     shown = sum(size <= most for size in sizes)
-    fields = vars(_bounded(quoted, most)) | {"changes": quoted.changes[:shown]}
-    return ListedQuote(**fields, changes_omitted=len(quoted.changes) - shown)
+    return ListedQuote(
+        **vars(_bounded(quoted, most)) | {"changes": quoted.changes[:shown]},
+        changes_omitted=len(quoted.changes) - shown,
+    )
 
 
 def _short(text: str, most: int) -> str:

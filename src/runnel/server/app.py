@@ -33,7 +33,7 @@ from runnel.errors import InputError, RunnelError, errors_as
 from runnel.server import embeddings, page, rerank, retrieval, tei
 from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
-from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
+from runnel.server.guard import Guard, Metrics
 from runnel.server.refusals import (
     Refusal,
     RefusalKind,
@@ -102,7 +102,8 @@ async def ready(context: InContext) -> Status:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Return metrics for Prometheus."""
-    return Response(request.app.state.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+    metrics: Metrics = request.app.state.metrics
+    return metrics.response()
 
 
 @router.get("/info", responses=error_responses("/info"))

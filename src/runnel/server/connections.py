@@ -78,8 +78,11 @@ class Connection(H11Protocol):
         if crowded or len(connections) > most:
             # of a client with too many, its own; else, of the client with the most, the oldest;
             # among idle connections, the new one included
-            near = (each for each in connections if each.host == self.host or not crowded)
-            idle = (each for each in near if not each.busy)
+            idle = (
+                each
+                for each in connections
+                if not each.busy and (each.host == self.host or not crowded)
+            )
             oldest = max(idle, key=lambda each: (counts[each.host], -each.began))
             oldest.transport.abort()
             self.connections.discard(oldest)  # others may begin before its connection_lost

@@ -1,6 +1,7 @@
 """What the routes share.
 
 Body        the base of all request bodies: strict, and with fields that have no effect here
+ModelBody   the base of those that may name the model
 Text, TextItem, Query, Some    types of fields
 Loaded      the model with its jobs (embed, rerank, find), and the index
 OpenIndex   the index at its newest commit
@@ -85,6 +86,12 @@ class Body(BaseModel):
                 param=next(iter(values)),
             )
         return next(iter(values.items()), (names[0], None))
+
+
+class ModelBody(Body):
+    """A body that may name the model."""
+
+    model: str | None = None
 
 
 # The limit finds lone surrogates here, where the error names the place of the text.

@@ -33,6 +33,7 @@ from runnel.server.context import (
     Context,
     InContext,
     Loaded,
+    ModelBody,
     Some,
     Text,
     TextItem,
@@ -102,13 +103,12 @@ Precision = Literal["float", "int8", "uint8", "binary", "ubinary"]
 _BOUNDS = np.array([-128.5, 126.5], np.float32) / 127
 
 
-class EmbeddingsRequest(Body):
+class EmbeddingsRequest(ModelBody):
     """Texts, or ids of this model's tokenizer without special tokens, to embed, with the fields of
     OpenAI, Jina and Voyage.
     """
 
     input: Input
-    model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Dimensions = None
     output_dimension: Dimensions = None
@@ -177,12 +177,11 @@ class CohereInput(Body):
     content: Annotated[list[CohereContent], Field(min_length=1)]
 
 
-class CohereEmbedRequest(Body):
+class CohereEmbedRequest(ModelBody):
     """Texts to embed, in the shape of Cohere: `texts` or `inputs`."""
 
     texts: Annotated[list[Text], Some] | None = None
     inputs: Annotated[list[CohereInput], Some] | None = None
-    model: str | None = None
     input_type: Use = None
     embedding_types: Annotated[list[Literal["base64", Precision]], Field(min_length=1)] | None = (
         None
@@ -321,10 +320,11 @@ async def embed_for_cohere(
         types = ["float"]
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
-        by_type: dict[str, list[list[float] | str]] = {kind: [] for kind in types or ["float"]}
-        for vector in vectors:
-            for kind, rows in by_type.items():
-                rows.append(coded(vector, kind, as_base64=kind == "base64"))
+        rows = list(vectors)
+        by_type = {
+            kind: [coded(vector, kind, as_base64=kind == "base64") for vector in rows]
+            for kind in types or ["float"]
+        }
         return json.dumps(
             {
                 "id": str(uuid4()),

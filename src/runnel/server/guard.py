@@ -23,6 +23,7 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.server.connections import client_of, refuse_two_ends
@@ -46,7 +47,6 @@ _HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 # the files of the page, which anybody may read: the page asks for the key
 PUBLIC_FILES = "/static/"
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _HEADERS = {
     "Content-Security-Policy": (
@@ -91,8 +91,11 @@ class Metrics(Collector):
         ):
             yield GaugeMetricFamily(name, meaning, value=value)
 
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
+    def response(self) -> Response:
+        return Response(
+            generate_latest(self._registry),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
 
 
 def _too_much(held: Counter[str], client: str, most: int, what: str) -> Refusal | None:

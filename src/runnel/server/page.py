@@ -41,7 +41,6 @@ from runnel.server.view import (
     answers_view,
     document_view,
     opened_id,
-    picture_of,
     picture_view,
     read_opened,
 )
@@ -83,7 +82,9 @@ async def open_file(
     id = opened_id(name, data)
     if context.opened.get(id) is not None:
         return _last({"id": id})
-    document = await context.work.parse(request, lambda reader: read_opened(reader, name, data))
+    document = await context.work.parse(
+        request, data, lambda reader, path: read_opened(reader, path, name)
+    )
 
     def keep(vectors: SentenceVectors | None) -> dict[str, str]:
         # the bytes of a PDF file are kept for the pictures of its pages
@@ -160,7 +161,9 @@ async def picture(
     if part is None:
         raise Refusal("not_found", f"{shown.file} has no page with the characters {start}-{end}")
     return await context.work.parse(
-        request, lambda reader: picture_view(picture_of(reader, shown.file, file, part))
+        request,
+        file,
+        lambda reader, path: picture_view(reader.picture(path, part, name=shown.file)),
     )
 
 

@@ -26,6 +26,7 @@ from runnel.server.context import (
     Body,
     InContext,
     Loaded,
+    ModelBody,
     Query,
     Some,
     Text,
@@ -72,7 +73,7 @@ RankDocument = Annotated[
 ]
 
 
-class RerankRequest(Body):
+class RerankRequest(ModelBody):
     """A query and documents, with the fields of Cohere, Jina and Voyage."""
 
     query: Annotated[
@@ -85,7 +86,6 @@ class RerankRequest(Body):
         ),
     ]
     documents: Annotated[list[RankDocument], Some]
-    model: str | None = None
     top_n: TopN = None
     top_k: TopN = None
     return_documents: bool | None = None
@@ -304,8 +304,9 @@ async def predict(
         count = TokenCount(progress)
         scores = np.empty(len(pairs), np.float32)
         for query, its in places.items():
-            texts = [pairs[place][1] for place in its]
-            scores[its] = loaded.reranker.score(query, texts, progress=count.part())
+            scores[its] = loaded.reranker.score(
+                query, [pairs[place][1] for place in its], progress=count.part()
+            )
         return scores
 
     scores, _ = await context.run(request, [text for pair in pairs for text in pair], call)

@@ -20,6 +20,7 @@ from runnel.request import Progress
 from runnel.server.context import (
     Body,
     InContext,
+    ModelBody,
     Query,
     Some,
     Text,
@@ -43,12 +44,11 @@ FindDocument = Annotated[
 ]
 
 
-class FindRequest(Body):
+class FindRequest(ModelBody):
     """A query, and the documents to find answering sentences in."""
 
     query: Query
     documents: Annotated[list[FindDocument], Some]
-    model: str | None = None
     top_k: int | None = Field(
         None,
         ge=1,

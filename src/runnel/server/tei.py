@@ -16,7 +16,7 @@ from pydantic import Discriminator, Field, Tag
 from starlette.responses import Response
 
 from runnel.models.model import Model
-from runnel.server.context import Body, Context, InContext, Loaded, Some, Text
+from runnel.server.context import Body, Context, InContext, Loaded, ModelBody, Some, Text
 from runnel.server.embeddings import (
     Cut,
     Dimensions,
@@ -89,21 +89,19 @@ class TokenizeRequest(Body):
     prompt_name: Prompt = None
 
 
-class CohereTokenizeRequest(Body):
+class CohereTokenizeRequest(ModelBody):
     """A text to cut into tokens."""
 
     text: Text
-    model: str | None = None
 
 
 @router.post("/embed", response_model=list[list[float]], responses=error_responses("/embed"))
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts."""
-    loaded = context.loaded_for(request, body)
     return await embed_texts(
         context,
         request,
-        _reading(loaded, request, body.inputs, body),
+        _reading(context.loaded_for(request, body), request, body.inputs, body),
         lambda vectors, _: json.dumps([vector.tolist() for vector in vectors]),
         body.agreed("dimensions"),
         normalize=body.normalize,
@@ -134,8 +132,8 @@ async def embed_all(body: EmbedAllRequest, request: Request, context: InContext)
 @router.post("/similarity", response_model=list[float], responses=error_responses("/similarity"))
 async def similarity(body: SimilarityRequest, request: Request, context: InContext) -> Response:
     """Return the cosines of a text with others."""
-    loaded = context.loaded_for(request, body)
-    wanted = _reading(loaded, request, "", body.parameters or ReadParameters())
+    options = body.parameters or ReadParameters()
+    wanted = _reading(context.loaded_for(request, body), request, "", options)
     texts = {
         "inputs.source_sentence": body.inputs.source_sentence,
         **placed("inputs.sentences", body.inputs.sentences),

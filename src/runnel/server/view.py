@@ -2,7 +2,7 @@
 
 document_view, answers_view, picture_view    a document's blocks; the sentences that answer a
                                              query; a page of a PDF as a picture
-Opened, read_opened, picture_of              files that were opened on the page, in memory
+Opened, read_opened                          files that were opened on the page, in memory
 report_of                                    the page with a query, its results and their
                                              documents, in one file that fetches nothing
 """
@@ -13,10 +13,8 @@ import html
 import json
 import logging
 import re
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +28,7 @@ from runnel.models.scored import Scored
 from runnel.records import unanswered
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
-from runnel.text.documents.pdf_picture import PagePart, PagePicture, page_part
+from runnel.text.documents.pdf_picture import PagePicture, page_part
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_paragraphs
 
@@ -162,31 +160,16 @@ def opened_id(name: str, data: bytes) -> str:
     )
 
 
-def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
-    """Read a file in memory, by way of a temporary file that is removed at once; an empty one and
-    rows are refused.
-    """
-    with _as_file(data) as path:
-        document = next(reader.read(path, name=name), None)
-    if document is None or document.id is not None or not document.text.strip():
-        empty = document is not None and document.id is None
-        rows = "has rows, a document each; index it with runnel index, and search the index"
-        raise InputError(f"{name} {'is empty' if empty else rows}")
+def read_opened(reader: DocumentReader, path: Path, name: str) -> DocumentText:
+    """Read a file that was opened under a name; an empty one and rows are refused."""
+    document = next(reader.read(path, name=name), None)
+    if document is None or document.id is not None:
+        raise InputError(
+            f"{name} has rows, a document each; index it with runnel index, and search the index"
+        )
+    if not document.text.strip():
+        raise InputError(f"{name} is empty")
     return document
-
-
-def picture_of(reader: DocumentReader, name: str, data: bytes, part: PagePart) -> PagePicture:
-    """Return a page of a PDF file in memory."""
-    with _as_file(data) as path:
-        return reader.picture(path, part, name=name)
-
-
-@contextmanager
-def _as_file(data: bytes) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
-        path = Path(folder) / "file"
-        path.write_bytes(data)
-        yield path
 
 
 def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:

@@ -13,10 +13,12 @@ those in which `pocket` reads sentences take turns, a step each. A request ends 
 import asyncio
 import ctypes
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -125,9 +127,11 @@ class Work:
         result = await self._wait(request, job, self._run(job, lane, count, call))
         return result, job.tokens
 
-    async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
-        """Read a file for a request, in a thread, a few at the same time. What parses it ends with
-        the request.
+    async def parse(
+        self, request: Request, data: bytes, call: Callable[[DocumentReader, Path], T]
+    ) -> T:
+        """Read a file in memory for a request, in a thread, a few at the same time, by way of a
+        temporary file that is removed at once. What parses it ends with the request.
         """
         self.expect_open()
         job = QueuedRequest(self)
@@ -135,8 +139,10 @@ class Work:
         job.cancelled.add_done_callback(lambda _: reader.stop())
 
         def read(job: QueuedRequest) -> T:
-            with reader:
-                return call(reader)
+            with reader, tempfile.TemporaryDirectory(prefix="runnel-") as folder:
+                path = Path(folder) / "file"
+                path.write_bytes(data)
+                return call(reader, path)
 
         return await self._wait(request, job, self._in_thread(job, "parse", read))
 
