@@ -28,12 +28,11 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, str]]] = {
     "codex": (f"{os.environ.get('CODEX_HOME') or '~/.codex'}/config.toml", "mcp_servers", {}),
     "gemini": (".gemini/settings.json", "mcpServers", {}),
 }
-# What these programs allow and JSON does not: comments, and a comma before a closing bracket. Both
-# patterns also match strings, so that a "//" inside a string is passed over; `_plain` keeps these.
-_NOT_JSON = (
-    re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL),
-    re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'),
-)
+# whitespace and comments of JSON; atomic, so that a comment ends at its first "*/"
+_GAP = r"(?>\s|//[^\r\n]*|/\*.*?\*/)*"
+# What these programs allow and JSON does not: comments, and a comma before a closing bracket. The
+# pattern also matches strings, so that a "//" inside a string is passed over; `_plain` keeps these.
+_NOT_JSON = re.compile(rf'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/|,(?={_GAP}[}}\]])', re.DOTALL)
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
 # Strings of many lines in TOML, and what may have three quotation marks without being one.
 _STRINGS = re.compile(
@@ -42,7 +41,7 @@ _STRINGS = re.compile(
     re.DOTALL,
 )
 _LINE_END = re.compile(r"\r?\n")
-_COMMA = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*,", re.DOTALL)  # and the comments before it
+_COMMA = re.compile(f"{_GAP},", re.DOTALL)  # and the comments before it
 # A table of the entry in TOML, with the blank line before it. First the line of its name,
 # "[mcp_servers.runnel]" or a sub-table of this; then its lines up to the next line that begins with
 # "[". Comments and blank lines after its last line are about what follows, and are left.
@@ -177,11 +176,10 @@ def _plain(text: str) -> str:
     """Return JSON with spaces in place of a byte order mark, of comments, and of commas before
     brackets, so that all other characters stay at their places.
     """
-    for pattern in _NOT_JSON:
-        text = pattern.sub(
-            lambda found: found[0] if found[0][0] == '"' else re.sub(r"\S", " ", found[0]), text
-        )
-    return text.replace("\ufeff", " ", 1)
+    plain = _NOT_JSON.sub(
+        lambda found: found[0] if found[0][0] == '"' else re.sub(r"\S", " ", found[0]), text
+    )
+    return plain.replace("\ufeff", " ", 1)
 
 
 def _members(text: str, start: int) -> dict[str, tuple[int, int, int]]:

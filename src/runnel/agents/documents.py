@@ -314,7 +314,7 @@ class AgentDocuments:
             file.close()
             why = "it is not a regular file"
         except (OSError, ValueError) as error:
-            why = describe(error)
+            why = "it is a folder" if isinstance(error, IsADirectoryError) else describe(error)
             if isinstance(error, FileNotFoundError):
                 why += near_names(path, self.name_of_file)
         raise self._refusal(name, why)

@@ -148,8 +148,10 @@ class _Server(MCPServer[Any]):
                 raise cause from cause.__cause__  # without the SDK's words before it
             if not isinstance(cause, ValidationError):
                 raise
-            problem = describe_problems(cause.errors(), unknown=_UNKNOWN)
-            raise ToolError(f"{name} was not called: {problem:.{_PROBLEM_CHARS}}") from cause
+            raise ToolError(
+                f"{name} was not called: "
+                + describe_problems(cause.errors(), unknown=_UNKNOWN)[:_PROBLEM_CHARS]
+            ) from cause
 
     async def get_prompt(
         self,
@@ -219,11 +221,6 @@ def create_server(tools: Tools) -> MCPServer:
             schema_generator=_ShortSchema
         )
     return server
-
-
-def serve_stdio(server: MCPServer) -> None:
-    """Serve one client on standard input and output until it closes the input."""
-    server.run("stdio")
 
 
 def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) -> None:

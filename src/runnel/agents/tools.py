@@ -379,11 +379,14 @@ class Tools:
                 next_cursor=None if cut == stop else f"{cut}-{stop}-{document.sha256[:_DIGITS]}",
             )
 
-        length = _largest(
-            min(stop - first, self._most),
-            lambda size: self._fits(answer(first + size), structured),
-        )
-        return answer(_cut(document.text, first, stop, max(1, length)))
+        most = min(stop - first, self._most)
+        length = _largest(most, lambda size: self._fits(answer(first + size), structured)) or 1
+        cut = stop
+        if stop - first > length:
+            # after a line, if one ends in the last quarter of what fits
+            line_end = document.text.rfind("\n", first + length - length // 4, first + length)
+            cut = line_end + 1 if line_end >= 0 else first + length
+        return answer(cut)
 
     def read_places(
         self,
@@ -613,14 +616,6 @@ def _continued(cursor: str, fingerprint: str, size: int) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _cut(text: str, first: int, stop: int, most: int) -> int:
-    """Return where the answer ends: after a line, if one ends in the last quarter of what fits."""
-    if stop - first <= most:
-        return stop
-    line_end = text.rfind("\n", first + most - most // 4, first + most)
-    return line_end + 1 if line_end >= 0 else first + most
-
-
 def refusal(error: Exception, most: int) -> str:
     """Return an error as text. It may quote documents and names of files, so it is marked and cut
     as they are.
@@ -630,8 +625,12 @@ def refusal(error: Exception, most: int) -> str:
     cut = ""
     if len(reason) > length:
         cut = f"; here the first {length:,} of {len(reason):,} characters"
-    quoted = _quotation([reason[:length]], secrets.token_hex(_MARK_BYTES))
-    return "\n".join([f"the reason may quote documents{cut}:", *quoted])
+    return "\n".join(
+        [
+            f"the reason may quote documents{cut}:",
+            *_quotation([reason[:length]], secrets.token_hex(_MARK_BYTES)),
+        ]
+    )
 
 
 def shown(answer: ToolResult | Status) -> str:

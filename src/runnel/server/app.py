@@ -219,8 +219,14 @@ def create_app(
     )
     app.state.context = context
     app.state.metrics = metrics = Metrics(work)
-    of_services = [module.router for module in (embeddings, tei, rerank, retrieval, page)]
-    for routes in (*of_services, router):
+    for routes in (
+        embeddings.router,
+        tei.router,
+        rerank.router,
+        retrieval.router,
+        page.router,
+        router,
+    ):
         app.include_router(routes)
     app.mount("/static", StaticFiles(directory=page.STATIC))
     app.add_middleware(Guard, settings=settings, metrics=metrics)

@@ -344,8 +344,7 @@ def cohere_meta(request: Request, tokens: int) -> dict[str, object]:
     """Return the facts about a request that Cohere's clients read; `warnings` names the fields
     without effect.
     """
-    ignored = request.state.ignored
-    warnings = [f"{name} has no effect: {why}" for name, why in ignored.items()]
+    warnings = [f"{name} has no effect: {why}" for name, why in request.state.ignored.items()]
     return {
         "billed_units": {"input_tokens": tokens},
         "tokens": {"input_tokens": tokens},

@@ -217,8 +217,12 @@ class Guard:
                 return
             answer_headers = MutableHeaders(scope=message)
             large = int(answer_headers.get("content-length", 0)) > _SMALL_ANSWER
-            most = _BODIES // 2 * self._settings.max_body_bytes
-            refusal = _too_much(self._unread, client, most, "unread answers")
+            refusal = _too_much(
+                self._unread,
+                client,
+                _BODIES // 2 * self._settings.max_body_bytes,
+                "unread answers",
+            )
             if large and refusal is not None:  # the refusal is sent in place of an answer
                 await refusal.response(scope["path"])(scope, receive, respond)
                 dropped = True

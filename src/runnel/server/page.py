@@ -68,8 +68,8 @@ async def about(context: InContext) -> dict[str, object]:
     loaded = context.loaded()
     if loaded.place is None:  # of the index
         return {"index": None}
-    documents = await asyncio.to_thread(lambda: len(loaded.index.newest()))
-    return {"index": {"name": index_name(loaded.place), "documents": documents}}
+    newest = await asyncio.to_thread(loaded.index.newest)
+    return {"index": {"name": index_name(loaded.place), "documents": len(newest)}}
 
 
 @router.post("/page/files")

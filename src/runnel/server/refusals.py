@@ -6,6 +6,7 @@ of the body for each path. `describe_problems` puts pydantic's problems in words
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Literal, Self
 
 from pydantic_core import ErrorDetails
@@ -170,11 +171,10 @@ def describe_problems(
         unknown: what to say of a field that does not exist.
     """
     said = _PROBLEMS | {"extra_forbidden": unknown}
-    fields: dict[object, list[ErrorDetails]] = {}
-    for problem in problems:
-        fields.setdefault(problem["loc"][: above + 1], []).append(problem)
     lines: dict[str, None] = {}
-    for found in fields.values():
+    # pydantic checks one field after another
+    for _, of_field in groupby(problems, key=lambda problem: problem["loc"][: above + 1]):
+        found = list(of_field)
         fitting = [problem for problem in found if not problem["type"].endswith("_type")]
         for problem in fitting or found:
             names = field_names(problem["loc"][above:])

@@ -214,8 +214,13 @@ async def tokenize_v1(
 
 
 def _reading(loaded: Loaded, request: Request, given: Any, options: ReadParameters) -> TextsToRead:
-    prompt = prompt_for(loaded, request, "prompt_name", options.prompt_name)
-    return TextsToRead.of("inputs", given, prompt, options.truncate, options.truncation_direction)
+    return TextsToRead.of(
+        "inputs",
+        given,
+        prompt_for(loaded, request, "prompt_name", options.prompt_name),
+        options.truncate,
+        options.truncation_direction,
+    )
 
 
 async def list_tokens(
