@@ -40,7 +40,6 @@ _STRINGS = re.compile(
     r"""|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*""",
     re.DOTALL,
 )
-_LINE_END = re.compile(r"\r?\n")
 _COMMA = re.compile(f"{_GAP},", re.DOTALL)  # and the comments before it
 # A table of the entry in TOML, with the blank line before it. First the line of its name,
 # "[mcp_servers.runnel]" or a sub-table of this; then its lines up to the next line that begins with
@@ -134,7 +133,7 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
             tomllib.loads(appended)
             changed = appended
     if text.count("\n") == text.count("\r\n") > 0:
-        changed = _LINE_END.sub("\r\n", changed)
+        changed = re.sub(r"\r?\n", "\r\n", changed)
     return changed
 
 

@@ -287,8 +287,14 @@ async def create_embeddings(
 
     _, cut = body.agreed("truncate", "truncation")
     wanted = TextsToRead.of("input", body.input, prompt, cut)
-    width = body.agreed("dimensions", "output_dimension")
-    return await embed_texts(context, request, wanted, write, width, normalize=body.normalized)
+    return await embed_texts(
+        context,
+        request,
+        wanted,
+        write,
+        body.agreed("dimensions", "output_dimension"),
+        normalize=body.normalized is not False,
+    )
 
 
 @router.get("/v1/models", responses=error_responses("/v1/models"))
@@ -336,8 +342,7 @@ async def embed_for_cohere(
         )
 
     wanted = TextsToRead(items, prompt, cut=body.truncate in (None, "END"))
-    width = body.agreed("output_dimension")
-    return await embed_texts(context, request, wanted, write, width)
+    return await embed_texts(context, request, wanted, write, body.agreed("output_dimension"))
 
 
 def cohere_meta(request: Request, tokens: int) -> dict[str, object]:
@@ -359,7 +364,7 @@ async def embed_texts(
     write: Callable[[Iterator[np.ndarray], int], str],
     wanted_width: tuple[str, int | None] = ("dimensions", None),
     *,
-    normalize: bool | None = None,
+    normalize: bool = True,
 ) -> Response:
     """Embed texts or ids; `write` returns the answer for their vectors and the tokens read.
 
@@ -374,7 +379,6 @@ async def embed_texts(
             f"{field} is {width}; the model's vectors have {embedder.dimension} numbers",
             param=field,
         )
-    normalize = normalize is not False
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
         vectors = embedder.encode_rows(rows, job, normalize)
@@ -410,8 +414,11 @@ async def read_rows(
     def count(job: QueuedRequest) -> int:
         # long texts first, in parts, so that counting can be stopped
         loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)
-        limit = loaded.model.backbone.longest_text if wanted.cut else None
-        rendered = embedder.render(texts, prompt=wanted.prompt, max_tokens=limit)
+        rendered = embedder.render(
+            texts,
+            prompt=wanted.prompt,
+            max_tokens=loaded.model.backbone.longest_text if wanted.cut else None,
+        )
         tokens = 0
         try:
             for row in (

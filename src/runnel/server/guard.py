@@ -312,8 +312,13 @@ class Guard:
         self._unread += {client: len(body)}
         try:
             for start in range(0, len(body), _WRITTEN):
-                piece = body[start : start + _WRITTEN]
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send(
+                    {
+                        "type": "http.response.body",
+                        "body": body[start : start + _WRITTEN],
+                        "more_body": True,
+                    }
+                )
             await send({**message, "body": b""})
         finally:
             self._unread += {client: -len(body)}

@@ -142,9 +142,11 @@ async def answers(
         def score(progress: Progress) -> Scored:
             return newest.score(q, id, progress=progress)
 
-    texts = [q] if remembered else [q, shown.document.text]  # what the model will read
     return await _streamed(
-        request, context, texts, lambda progress: answers_view(shown.document, score(progress))
+        request,
+        context,
+        [q] if remembered else [q, shown.document.text],
+        lambda progress: answers_view(shown.document, score(progress)),
     )
 
 

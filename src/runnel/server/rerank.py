@@ -358,8 +358,9 @@ def _ranked(
 
 def _pruned(scored: Scored) -> str:
     """Return the sentences that seem to answer, in reading order."""
-    kept = [one for one in scored.sentences() if probability(one.score) > _LEAST]
-    return " ".join(trimmed(one).text for one in kept)
+    return " ".join(
+        trimmed(one).text for one in scored.sentences() if probability(one.score) > _LEAST
+    )
 
 
 def _spans(scored: Scored, options: RelevantSpans) -> list[Span] | None:

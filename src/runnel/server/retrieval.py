@@ -148,7 +148,6 @@ class VerifyResponse(BaseModel):
 async def find(body: FindRequest, request: Request, context: InContext) -> FindResponse:
     """Return the sentences of the documents that answer the query."""
     loaded = context.loaded(body.model)
-    retriever = loaded.retriever
     documents = [
         TextDocument(text=text) if isinstance(text, str) else text for text in body.documents
     ]
@@ -156,7 +155,7 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     most = body.top_k or 10
 
     def call(progress: Progress) -> tuple[float | None, list[DocumentSentence]]:
-        ranked = retriever.rank(body.query, texts, unit=body.unit, progress=progress)
+        ranked = loaded.retriever.rank(body.query, texts, unit=body.unit, progress=progress)
         best = [
             (place, sentence)
             for place, scored in enumerate(ranked)
@@ -180,13 +179,12 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
     sentences.
     """
     loaded = context.loaded()
-    index = loaded.index
 
     def call(progress: Progress) -> list[SearchHit]:
         options = {name: value for name, value in body if value is not None}
         return [
             SearchHit(**hit.as_json())
-            for hit in index.newest().search(**options, progress=progress)
+            for hit in loaded.index.newest().search(**options, progress=progress)
         ]
 
     documents, _ = await context.run(request, [body.query], call)

@@ -104,7 +104,7 @@ async def embed(body: EmbedRequest, request: Request, context: InContext) -> Res
         _reading(context.loaded_for(request, body), request, body.inputs, body),
         lambda vectors, _: json.dumps([vector.tolist() for vector in vectors]),
         body.agreed("dimensions"),
-        normalize=body.normalize,
+        normalize=body.normalize is not False,
     )
 
 
@@ -190,8 +190,12 @@ async def tokenize(body: TokenizeRequest, request: Request, context: InContext) 
     given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
 
     def write(texts: Sequence[str]) -> str:
-        special = body.add_special_tokens is not False
-        return json.dumps([tokens_of(loaded.model, text, special=special) for text in texts])
+        return json.dumps(
+            [
+                tokens_of(loaded.model, text, special=body.add_special_tokens is not False)
+                for text in texts
+            ]
+        )
 
     return await list_tokens(context, request, [prompt + text for text in given], write)
 
@@ -239,10 +243,11 @@ def tokens_of(model: Model, text: str, *, special: bool = False) -> list[dict[st
     """Return the tokens of a text as objects; `special`: with the tokens around it."""
     template = model.templates["document"]
     encoded = template.encode(model.tokenizer, "document", text)
-    spans = zip(encoded.ids.tolist(), encoded.starts.tolist(), encoded.ends.tolist(), strict=True)
     inside = [
         {"id": id, "text": text[start:stop], "special": False, "start": start, "stop": stop}
-        for id, start, stop in spans
+        for id, start, stop in zip(
+            encoded.ids.tolist(), encoded.starts.tolist(), encoded.ends.tolist(), strict=True
+        )
     ]
     rendered = template.render(model.tokenizer, document=encoded.ids)
     around: list[dict[str, object]] = [

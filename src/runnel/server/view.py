@@ -74,8 +74,11 @@ def document_view(document: DocumentText) -> dict[str, object]:
         (a, a + len(text[a:b].rstrip()), "paragraph", None)
         for a, b in split_paragraphs(text).tolist()
     ]
-    blocks = [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)]
-    return {"text": text, "characters": len(text), "blocks": blocks}
+    return {
+        "text": text,
+        "characters": len(text),
+        "blocks": [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)],
+    }
 
 
 def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
