@@ -2,12 +2,14 @@
 depends on speed. Then many real clients at once, whose answers equal the offline ones."""
 
 import asyncio
+import gc
 import math
 import random
 import re
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -174,6 +176,37 @@ async def test_a_client_that_leaves_frees_its_work(work, waits):
     await asyncio.gather(*running)
     await until(lambda: idle(one))
     assert call.began.is_set() != waits
+
+
+@pytest.mark.parametrize("counted", [False, True])
+async def test_what_waits_for_a_thread_is_let_go_when_its_client_leaves(work, counted):
+    """Its texts no longer count as memory then, while all threads are still busy."""
+    one = work()
+    go = threading.Event()
+    others = [Call() for _ in range(4)]
+    running = [start(one, call, characters=LONG) for call in others]
+    await until(lambda: all(call.began.is_set() for call in others))
+    others.append(Call())
+    if not counted:  # another request is being counted
+        blocked = one.run(Client(), LONG, lambda _: go.wait(GIVE_UP_S), others[-1])
+        running.append(asyncio.create_task(blocked))
+        await until(lambda: one.running == 5)
+    client = Client()
+    text = Call()
+    left = weakref.ref(text)
+    task = asyncio.create_task(one.run(client, LONG, lambda _, text=text: 10, text))
+    del text
+    await until(lambda: one.waiting == 1)
+    client.gone.set()
+    await asyncio.wait({task})
+    assert isinstance(task.exception(), Refusal)
+    del task
+    gc.collect()
+    assert left() is None
+    go.set()
+    for call in others:
+        call.go.set()
+    await asyncio.gather(*running)
 
 
 @pytest.mark.parametrize("characters", [10, LONG])

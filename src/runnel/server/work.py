@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -196,8 +197,14 @@ class Work:
         self, job: QueuedRequest, lane: str, call: Callable[[QueuedRequest], T]
     ) -> T:
         """Return what a call for a request returns in a thread of a lane."""
-        job.call = self._lanes[lane].submit(call, job)
-        return await asyncio.wrap_future(job.call)
+        # A pool keeps what was cancelled until a thread is free: then this list is empty, so that
+        # texts of clients that have left are let go at once.
+        calls = [partial(call, job)]
+        job.call = self._lanes[lane].submit(lambda: calls.pop()())
+        try:
+            return await asyncio.wrap_future(job.call)
+        finally:
+            calls.clear()
 
     def _admit(self, job: QueuedRequest, tokens: int) -> None:
         job.expect_few(tokens)
