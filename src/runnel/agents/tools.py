@@ -415,8 +415,7 @@ class Tools:
         """Return the name and the document of a file, or of a row of it."""
         documents = self._documents.read(file, notes)
         first = list(islice(documents, 1))
-        sources = (source.document for source in chain(first, documents))
-        document = choose_row(sources, file, row)
+        document = choose_row((source.document for source in chain(first, documents)), file, row)
         return first[0].file, document
 
     def verify(

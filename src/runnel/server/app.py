@@ -246,8 +246,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
             f"there is no route {path[:_PATH_CHARS]!r}: {_ABSENT.get(path, '/docs lists all')}"
         )
     elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        message = f"{request.method} is not answered at {path[:_PATH_CHARS]!r}; send {allowed}"
+        message = (
+            f"{request.method} is not answered at {path[:_PATH_CHARS]!r}; send"
+            f" {(error.headers or {}).get('Allow', 'another method')}"
+        )
     elif isinstance(error.__cause__, RecursionError):
         message = (
             f"the body's JSON is nested deeper than {sys.getrecursionlimit():,} levels; send what"

@@ -255,8 +255,10 @@ def _json(value: object) -> str:
     """Return JSON that neither ends its element nor holds half of a surrogate pair, as the name of
     a file may.
     """
-    text = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
-    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _SURROGATES.sub(
+        lambda found: f"\\u{ord(found[0]):04x}",
+        json.dumps(value, ensure_ascii=False).replace("<", "\\u003c"),
+    )
 
 
 def _source(text: str) -> str:
