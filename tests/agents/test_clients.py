@@ -358,7 +358,7 @@ DAMAGED_TOML = [
     ("program", "damaged"),
     [
         (program, damaged.replace(b"KEY", key.encode()))
-        for program, (file, key) in PROGRAMS.items()
+        for program, (file, key, _) in PROGRAMS.items()
         for damaged in (DAMAGED_TOML if file.endswith(".toml") else DAMAGED_JSON)
     ],
 )

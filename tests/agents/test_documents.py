@@ -82,7 +82,7 @@ def test_a_folder_that_is_swapped_for_a_link_gives_nothing_from_outside(
     reading = documents(inside)
     monkeypatch.setattr(owner, function, then_swap)
     try:
-        found = reading.read(name, [])[0].document.text
+        found = next(reading.read(name, [])).document.text
     except InputError as error:
         found = str(error)
     finally:
@@ -113,10 +113,11 @@ def test_names_of_no_document(inside):
 
 def test_a_document_is_read_again_when_its_file_changes(inside):
     reading = documents(inside)
-    first = reading.read("a.txt", [])[0]
-    assert reading.read("a.txt", [])[0] is first
+    (first,) = reading.read("a.txt", [])
+    (kept,) = reading.read("a.txt", [])
+    assert kept is first
     (inside / "a.txt").write_text("Two dogs.")
-    again = reading.read("a.txt", [])[0]
+    (again,) = reading.read("a.txt", [])
     assert (
         again.document.text == "Two dogs."
         and again.document.sha256 == sha256(b"Two dogs.").hexdigest()
@@ -133,7 +134,7 @@ def test_rows_and_notes(inside):
     reading = documents(inside)
     for _ in range(2):  # read, and kept
         notes = []
-        reading.read("old.txt", notes)
+        list(reading.read("old.txt", notes))
         assert len(notes) == 1 and "cp1252" in notes[0]
 
 

@@ -215,7 +215,7 @@ def test_search_and_stored_documents(tmp_path):
     assert tools.verify("the dog barked", best.file).places[0].headings == ("Dogs",)
     assert "dog barked" in tools.find("who barked", best.file, 1).sentences[0].text
     assert tools.status()["model_loaded"]
-    first, second = (tools._documents.read(best.file, [])[0] for _ in range(2))
+    (first,), (second,) = (tools._documents.read(best.file, []) for _ in range(2))
     assert first.vectors is not None and second is first  # a second question does not read it again
     with pytest.raises(
         InputError,

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from helpers.files import write_files
 from mcp import Client
+from mcp.server.mcpserver import MCPServer
 
 SKILL = files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -69,7 +70,7 @@ def test_the_skill_has_the_format_of_agent_skills(run):
 def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):
     assert run("index").code == 0
     servers = []
-    monkeypatch.setattr("runnel.agents.server.serve_stdio", servers.append)
+    monkeypatch.setattr(MCPServer, "run", lambda server, transport: servers.append(server))
 
     async def call(name, arguments):
         async with Client(servers[-1]) as client:

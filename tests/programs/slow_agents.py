@@ -10,13 +10,13 @@ from typing import Any
 from helpers.command_line import SlowRetriever
 
 from runnel.agents.documents import AgentSettings, Models
-from runnel.agents.server import create_server, serve_http, serve_stdio
+from runnel.agents.server import create_server, serve_http
 from runnel.agents.tools import Tools
 
 settings = AgentSettings((Path(sys.argv[2]),))
 stand_in: Any = SlowRetriever
 server = create_server(Tools(settings, Models(settings, stand_in)))
 if sys.argv[1] == "stdio":
-    serve_stdio(server)
+    server.run("stdio")
 else:
     serve_http(server, 0, lambda url: print(url, flush=True))

@@ -16,7 +16,12 @@ import pytest
 from helpers.children import GIVE_UP_S, resident_mib, server, wait_for
 
 from runnel.server import connections
-from runnel.server.connections import LimitedServer, UnambiguousBodies, client_of, most_connections
+from runnel.server.connections import (
+    LimitedServer,
+    client_of,
+    most_connections,
+    with_unambiguous_bodies,
+)
 
 HALF = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -57,7 +62,9 @@ def limited():
     app = App()
     opened = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        served = LimitedServer(UnambiguousBodies(app), lifespan="off", timeout_graceful_shutdown=1)
+        served = LimitedServer(
+            with_unambiguous_bodies(app), lifespan="off", timeout_graceful_shutdown=1
+        )
         thread = threading.Thread(target=served.run, args=([listening],))
         thread.start()
 

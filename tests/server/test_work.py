@@ -2,12 +2,14 @@
 depends on speed. Then many real clients at once, whose answers equal the offline ones."""
 
 import asyncio
+import gc
 import math
 import random
 import re
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -176,6 +178,37 @@ async def test_a_client_that_leaves_frees_its_work(work, waits):
     assert call.began.is_set() != waits
 
 
+@pytest.mark.parametrize("counted", [False, True])
+async def test_what_waits_for_a_thread_is_let_go_when_its_client_leaves(work, counted):
+    """Its texts no longer count as memory then, while all threads are still busy."""
+    one = work()
+    go = threading.Event()
+    others = [Call() for _ in range(4)]
+    running = [start(one, call, characters=LONG) for call in others]
+    await until(lambda: all(call.began.is_set() for call in others))
+    others.append(Call())
+    if not counted:  # another request is being counted
+        blocked = one.run(Client(), LONG, lambda _: go.wait(GIVE_UP_S), others[-1])
+        running.append(asyncio.create_task(blocked))
+        await until(lambda: one.running == 5)
+    client = Client()
+    text = Call()
+    left = weakref.ref(text)
+    task = asyncio.create_task(one.run(client, LONG, lambda _, text=text: 10, text))
+    del text
+    await until(lambda: one.waiting == 1)
+    client.gone.set()
+    await asyncio.wait({task})
+    assert isinstance(task.exception(), Refusal)
+    del task
+    gc.collect()
+    assert left() is None
+    go.set()
+    for call in others:
+        call.go.set()
+    await asyncio.gather(*running)
+
+
 @pytest.mark.parametrize("characters", [10, LONG])
 async def test_counts_end_with_their_requests_and_at_the_limit(work, characters):
     one = work(max_request_tokens=1000)
@@ -196,7 +229,7 @@ async def test_counts_end_with_their_requests_and_at_the_limit(work, characters)
     counting = [
         asyncio.create_task(one.run(client, characters, count, Call())) for client in clients
     ]
-    await until(lambda: one.waiting == 8)
+    await until(lambda: (one.running, one.waiting) == (1, 7))
     call = Call("answer")
     call.go.set()
     last = start(one, call, characters=characters)
@@ -247,7 +280,7 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
 
     def parse(client, name):
         return asyncio.create_task(
-            one.parse(client, lambda reader: next(reader.read(tmp_path / name)).text)
+            one.parse(client, b"", lambda reader, _: next(reader.read(tmp_path / name)).text)
         )
 
     parsing = [parse(client, "busy.html") for client in clients]
@@ -263,7 +296,8 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
     late = work(deadline_s=0.2)
     go = threading.Event()
     waiting = [
-        asyncio.create_task(late.parse(Client(), lambda _: go.wait(GIVE_UP_S))) for _ in range(3)
+        asyncio.create_task(late.parse(Client(), b"", lambda *_: go.wait(GIVE_UP_S)))
+        for _ in range(3)
     ]
     for task in waiting:
         with pytest.raises(Refusal, match=r"longer than 0\.2 s"):
@@ -340,14 +374,13 @@ async def test_drain_cancels_what_takes_too_long(work):
 
 def test_the_measured_speed_forgets(work, monkeypatch):
     one = work()
-    job = SimpleNamespace(tokens=0, read=0)
+    job = SimpleNamespace(tokens=0, read=0, expect_few=lambda tokens: None)
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    one._lanes[False].running = 1
     # with nothing to do it is no slow server
     for idle_s, speed, steps in ((0, 1000, 300), (0, 10, 300), (1000, 10, 1)):
         now[0] += idle_s
-        one._start()
+        one._admit(job, 0)
         for _ in range(steps):
             now[0] += 1
             one._record(job, speed)

@@ -13,27 +13,26 @@ import tomllib
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runnel.errors import InputError, describe
 from runnel.files import replacing
 
 NAME = "runnel"  # the name of the entry
-# By program: its configuration file, in the working directory if the path is relative, and the key
-# of the object that has the servers by name.
-PROGRAMS = {
-    "claude-code": (".mcp.json", "mcpServers"),
-    "cursor": (".cursor/mcp.json", "mcpServers"),
-    "vscode": (".vscode/mcp.json", "servers"),
-    "codex": (f"{os.environ.get('CODEX_HOME') or '~/.codex'}/config.toml", "mcp_servers"),
-    "gemini": (".gemini/settings.json", "mcpServers"),
+# By program: its configuration file, in the working directory if the path is relative, the key of
+# the object that has the servers by name, and what an entry has besides its command.
+PROGRAMS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "claude-code": (".mcp.json", "mcpServers", {}),
+    "cursor": (".cursor/mcp.json", "mcpServers", {}),
+    "vscode": (".vscode/mcp.json", "servers", {"type": "stdio"}),
+    "codex": (f"{os.environ.get('CODEX_HOME') or '~/.codex'}/config.toml", "mcp_servers", {}),
+    "gemini": (".gemini/settings.json", "mcpServers", {}),
 }
-# What these programs allow and JSON does not: comments, and a comma before a closing bracket. Both
-# patterns also match strings, so that a "//" inside a string is passed over; `_plain` keeps these.
-_NOT_JSON = (
-    re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL),
-    re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'),
-)
+# whitespace and comments of JSON; atomic, so that a comment ends at its first "*/"
+_GAP = r"(?>\s|//[^\r\n]*|/\*.*?\*/)*"
+# What these programs allow and JSON does not: comments, and a comma before a closing bracket. The
+# pattern also matches strings, so that a "//" inside a string is passed over; `_plain` keeps these.
+_NOT_JSON = re.compile(rf'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/|,(?={_GAP}[}}\]])', re.DOTALL)
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
 # Strings of many lines in TOML, and what may have three quotation marks without being one.
 _STRINGS = re.compile(
@@ -41,8 +40,7 @@ _STRINGS = re.compile(
     r"""|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*""",
     re.DOTALL,
 )
-_LINE_END = re.compile(r"\r?\n")
-_COMMA = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*,", re.DOTALL)  # and the comments before it
+_COMMA = re.compile(f"{_GAP},", re.DOTALL)  # and the comments before it
 # A table of the entry in TOML, with the blank line before it. First the line of its name,
 # "[mcp_servers.runnel]" or a sub-table of this; then its lines up to the next line that begins with
 # "[". Comments and blank lines after its last line are about what follows, and are left.
@@ -52,16 +50,6 @@ _TABLE = re.compile(
     r"""(?:(?:[ \t\r]*(?:#.*)?\n)*[ \t]*[^\s[#].*\n?)*""",
     re.MULTILINE,
 )
-
-
-class _Member(NamedTuple):
-    """Where a member of a JSON object is in a text: the first characters of its key and of its
-    value, and the one after its value.
-    """
-
-    key: int
-    value: int
-    end: int
 
 
 def configure(program: str, command: list[str] | None) -> Path:
@@ -76,13 +64,11 @@ def configure(program: str, command: list[str] | None) -> Path:
         InputError: the file is damaged or read-only, or has something else in the place of the
             servers.
     """
-    file, key = PROGRAMS[program]
+    file, key, more = PROGRAMS[program]
     path = Path(file).expanduser()
     entry: dict[str, object] = (
-        {} if command is None else {"command": command[0], "args": command[1:]}
+        {} if command is None else {**more, "command": command[0], "args": command[1:]}
     )
-    if entry and program == "vscode":
-        entry = {"type": "stdio", **entry}
     is_toml = path.suffix == ".toml"
     # floats as they are written: nan differs from itself
     load = partial(tomllib.loads, parse_float=str) if is_toml else _load_json
@@ -135,8 +121,7 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
         rest = "".join(text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
         with suppress(ValueError):  # lines of the entry begin with "[", so tomlkit removes it
             document = tomlkit.parse(rest)
-        servers: Any = document.get(key, {})
-        servers.pop(NAME, None)  # in another form than its own tables
+        document.get(key, {}).pop(NAME, None)  # in another form than its own tables
     changed = tomlkit.dumps(document)
     if entry:
         # at the end, after a blank line, which a removal takes with it
@@ -148,7 +133,7 @@ def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
             tomllib.loads(appended)
             changed = appended
     if text.count("\n") == text.count("\r\n") > 0:
-        changed = _LINE_END.sub("\r\n", changed)
+        changed = re.sub(r"\r?\n", "\r\n", changed)
     return changed
 
 
@@ -161,17 +146,17 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     """
     text = text if _plain(text).strip() else text + "{}\n"
     if NAME in _load_json(text).get(key, {}):
-        servers = _members(text, _plain(text).index("{"))[key].value
-        old = _members(text, servers)[NAME]
-        before = text[: old.key]
-        after = text[old.end :]
+        _, servers, _ = _members(text, _plain(text).index("{"))[key]
+        start, _, end = _members(text, servers)[NAME]
+        before = text[:start]
+        after = text[end:]
         code = _plain(before).rstrip()
         if comma := _COMMA.match(after):
             after = after[: comma.end() - 1] + after[comma.end() :]
         elif code.endswith(","):
             before = before[: len(code) - 1] + before[len(code) :]
         # whether a comment ends `before`: what follows may not get into its line
-        commented = len(code) < len(text[: old.key].rstrip())
+        commented = len(code) < len(text[:start].rstrip())
         text = before + after.lstrip() if commented else before.rstrip() + after
     if not entry:
         return text
@@ -179,7 +164,7 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     members = _members(text, top)
     if key not in members:
         return _with_first(text, top, "", {key: {NAME: entry}})
-    return _with_first(text, members[key].value, "  ", {NAME: entry})
+    return _with_first(text, members[key][1], "  ", {NAME: entry})
 
 
 def _load_json(text: str) -> Any:
@@ -190,21 +175,22 @@ def _plain(text: str) -> str:
     """Return JSON with spaces in place of a byte order mark, of comments, and of commas before
     brackets, so that all other characters stay at their places.
     """
-    for pattern in _NOT_JSON:
-        text = pattern.sub(
-            lambda found: found[0] if found[0][0] == '"' else re.sub(r"\S", " ", found[0]), text
-        )
-    return text.replace("\ufeff", " ", 1)
+    plain = _NOT_JSON.sub(
+        lambda found: found[0] if found[0][0] == '"' else re.sub(r"\S", " ", found[0]), text
+    )
+    return plain.replace("\ufeff", " ", 1)
 
 
-def _members(text: str, start: int) -> dict[str, _Member]:
-    """Return the members of the object whose "{" is at `start`, by their keys."""
+def _members(text: str, start: int) -> dict[str, tuple[int, int, int]]:
+    """Return where the members of the object whose "{" is at `start` are, by their keys: the first
+    characters of the key and of the value, and the one after the value.
+    """
     plain = _plain(text)
     members = {}
     at = start + 1
     while match := _KEY.match(plain, at):
         _, at = json.JSONDecoder().raw_decode(plain, match.end())
-        members[json.loads(match[1])] = _Member(match.start(1), match.end(), at)
+        members[json.loads(match[1])] = (match.start(1), match.end(), at)
     return members
 
 
@@ -216,6 +202,6 @@ def _with_first(text: str, start: int, margin: str, member: dict[str, object]) -
     end = "," if _members(text, start) else ""
     if text[start + 1] == "}":
         end = "\n" + margin
+    line_end = "\r\n" if "\r\n" in text else "\n"
     block = "".join(f"\n{margin}{line}" for line in lines) + end
-    block = block.replace("\n", "\r\n" if "\r\n" in text else "\n")
-    return text[: start + 1] + block + text[start + 1 :]
+    return text[: start + 1] + block.replace("\n", line_end) + text[start + 1 :]

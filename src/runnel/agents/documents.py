@@ -16,18 +16,17 @@ A long id or path is shown as a shorter name (`short_name`), and one with line b
 (`one_line`). What such a name means is kept in `AgentDocuments._meanings`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from runnel.batching import Recent
 from runnel.errors import InputError, MissingDependency, StoreError, describe
@@ -96,13 +95,6 @@ class Models:
             return self._retriever
 
     @contextmanager
-    def store(self) -> Iterator[Store]:
-        """Yield the content of the index at its last commit, without loading a model, also while
-        another thread brings it up to date.
-        """
-        yield self._newest()
-
-    @contextmanager
     def index(self, notes: list[str], progress: Progress) -> Iterator[Index]:
         """Yield the index at its last commit, to one thread at a time; a project's index is first
         brought up to date.
@@ -110,12 +102,11 @@ class Models:
         `notes` receives why it could not be, and the files that could not be read.
         """
         with self._searching:
-            store = self._newest()
+            store = self.store()
             if self._index is None or self._index.store is not store:
-                same = store.settings.model == self._settings.model
                 embedder = (
                     Embedder(self.retriever().model)
-                    if same
+                    if store.settings.model == self._settings.model
                     else Embedder.load(store.settings.model)
                 )
                 self._index = Index(store, embedder)
@@ -133,7 +124,10 @@ class Models:
                     notes.append(f"{describe(error)}; this is the index as it was before")
             yield self._index
 
-    def _newest(self) -> Store:
+    def store(self) -> Store:
+        """Return the content of the index at its last commit, without loading a model, also while
+        another thread brings it up to date.
+        """
         place = self._settings.index
         if place is None:
             raise InputError(
@@ -159,9 +153,7 @@ class AgentDocuments:
     with an id; a whole file is a document whose `id` is None.
     """
 
-    def __init__(
-        self, settings: AgentSettings, store: Callable[[], AbstractContextManager[Store]]
-    ) -> None:
+    def __init__(self, settings: AgentSettings, store: Callable[[], Store]) -> None:
         self._store = store
         self._folders = tuple(folder.resolve() for folder in settings.roots)
         self._reader = DocumentReader()
@@ -177,24 +169,17 @@ class AgentDocuments:
         remember: Remember = lambda document: None,
         *,
         several: bool = False,
-    ) -> Iterable[FileDocument]:
-        """Return a list with the document of this name; or, of a jsonl, csv or tsv file, a stream
-        of its rows. Add warnings to `notes`.
+    ) -> Iterator[FileDocument]:
+        """Yield the document of this name, or each row of a jsonl, csv or tsv file. Add warnings to
+        `notes`.
 
         A whole file is kept for later calls, with its sentence vectors if `remember` returns them;
         rows are not. With `several`, a folder or a glob stands for its files, and a file that
         cannot be read is a note.
         """
-        if several and not name.startswith(INDEXED) and self.group_of(name) is not None:
-            return self._read_files(name, notes, remember)
-        documents = self._read(name, notes, remember)
-        first = list(islice(documents, 1))
-        has_rows = first and first[0].document.id is not None
-        return chain(first, documents) if has_rows else [*first, *documents]
-
-    def _read_files(
-        self, name: str, notes: list[str], remember: Remember
-    ) -> Iterator[FileDocument]:
+        if not several or name.startswith(INDEXED) or not self.is_group(name):
+            yield from self._read(name, notes, remember)
+            return
         for file in self.files(name, notes):
             try:
                 yield from self._read(file, notes, remember)
@@ -210,7 +195,7 @@ class AgentDocuments:
         """
         target = self.target_of(name)
         if not target.path.is_dir():
-            os.close(self._open(name)[1])  # opened only to raise if it is not an allowed file
+            self._open(name).close()  # opened only to raise if it is not an allowed file
         found = list(find_files([target], on_error=lambda error: notes.append(describe(error))))
         names = [
             self.name_of_file(file) for file in found if file.is_file() and self.shows(str(file))
@@ -221,16 +206,17 @@ class AgentDocuments:
             raise self._refusal(name, "; ".join(["no file matches it", *notes]))
         return names
 
-    def group_of(self, name: str) -> Root | None:
-        """Return the folder or the glob that a name means, of files or, after "index:", of the
-        index; None: it means one document.
+    def is_group(self, name: str) -> bool:
+        """Return whether a name means a folder or a glob, of files or, after "index:", of the
+        index; else it means one document.
+
+        Raises:
+            InputError: it is outside of the allowed folders.
         """
         if name.startswith(INDEXED) and self._row_of(name) is not None:
-            return None
-        with suppress(InputError):
-            target = self.target_of(name.removeprefix(INDEXED) or ".")
-            return target if target.pattern or target.path.is_dir() else None
-        return None
+            return False
+        target = self.target_of(name.removeprefix(INDEXED) or ".")
+        return bool(target.pattern) or target.path.is_dir()
 
     def target_of(self, name: str) -> Root:
         """Return the file, the folder or the glob that a path means.
@@ -246,28 +232,33 @@ class AgentDocuments:
 
     def _read(self, name: str, notes: list[str], remember: Remember) -> Iterator[FileDocument]:
         if name.startswith(INDEXED):
-            indexed = self._read_indexed(name)
-            yield self._keep((name, indexed.document.sha256), indexed, remember)
+            row = self._row_of(name)
+            if row is None or not self.shows(row.source):
+                raise InputError(
+                    f"the index has no document {short_name(name.removeprefix(INDEXED))!r} of the"
+                    " allowed folders; use a name that search returned"
+                )
+            # without the id that a row of a file has, because here it is one whole document
+            document = replace(row.document(), id=None)
+            indexed = FileDocument(self.name_of_indexed(row.id), document)
+            yield self._keep((name, document.sha256), indexed, remember)
             return
-        path, file = self._open(name)
-        try:
-            key = str(path), *signature(file)
+        with self._open(name) as file:
+            key = file.name, *signature(file.fileno())
             kept = self._kept.get(key)
-            for document in self._parse(path, file) if kept is None else [kept.document]:
+            for document in self._parse(file) if kept is None else [kept.document]:
                 notes += [warning for warning in document.warnings if warning not in notes]
-                source = FileDocument(self.name_of_file(path), document)
+                source = FileDocument(self.name_of_file(Path(file.name)), document)
                 yield self._keep(key, source, remember) if document.id is None else source
-        finally:
-            os.close(file)
 
-    def _parse(self, path: Path, file: int) -> Iterator[DocumentText]:
+    def _parse(self, file: BinaryIO) -> Iterator[DocumentText]:
         """Yield the documents of a file.
 
         The reader's second process, which parses most whole files, is for one thread at a time, so
         the lock is held until a whole file is parsed. Rows are parsed in this process: after the
         first one other threads may go on.
         """
-        documents = self._reader.read(file, name=str(path))
+        documents = self._reader.read(file.fileno(), name=file.name)
         with self._parsing:
             first = list(islice(documents, 1))
             if first and first[0].id is None:
@@ -282,7 +273,7 @@ class AgentDocuments:
         """
         first = self._folders[0]
         shown = str(Path(id).relative_to(first)) if Path(id).is_relative_to(first) else id
-        return self._short(INDEXED + shown, id)
+        return self._shown(INDEXED + shown, id)
 
     def shows(self, source: str) -> bool:
         """Return whether a document of the index may be shown: one of a file below the allowed
@@ -311,28 +302,27 @@ class AgentDocuments:
             why = describe(error)
         raise self._refusal(name, why)
 
-    def _open(self, name: str) -> tuple[Path, int]:
-        """Open the file of a name; return its path and its descriptor."""
+    def _open(self, name: str) -> BinaryIO:
+        """Open the file of a name; its `name` is its path."""
         path = self._path_of(name)
         folder = self._folder_of(path)
         assert folder is not None
         try:
-            file = _open_below(folder, path)
-            mode = os.fstat(file).st_mode
-            if stat.S_ISREG(mode):
-                return path, file
-            os.close(file)
-            why = "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file"
+            file = open(path, "rb", opener=lambda *_: _open_below(folder, path))
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file
+            file.close()
+            why = "it is not a regular file"
         except (OSError, ValueError) as error:
-            why = describe(error)
+            why = "it is a folder" if isinstance(error, IsADirectoryError) else describe(error)
             if isinstance(error, FileNotFoundError):
                 why += near_names(path, self.name_of_file)
         raise self._refusal(name, why)
 
     def _refusal(self, name: str, why: str) -> InputError:
-        folders = ", ".join(map(str, self._folders))
         return InputError(
-            f"{short_name(name)!r} cannot be opened: {why}; name a file below {folders}"
+            f"{short_name(name)!r} cannot be opened: {why}; name a file below"
+            f" {', '.join(map(str, self._folders))}"
         )
 
     def name_of_file(self, path: Path) -> str:
@@ -341,38 +331,23 @@ class AgentDocuments:
         """
         first = self._folders[0]
         shown = path.relative_to(first) if path.is_relative_to(first) else path
-        name = os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
-        if name != shown.as_posix():  # bytes that are not UTF-8
-            self._meanings.put(name, str(path))
-        return self._short(name, str(path))
+        return self._shown(shown.as_posix(), str(path))
 
-    def _short(self, name: str, meaning: str) -> str:
-        """Return a name, or the short form of a long one. Where this form differs from the name,
-        and where its line in an answer does, keep what they mean, the id or the path.
+    def _shown(self, name: str, meaning: str) -> str:
+        """Return a name as agents see it: in UTF-8, and short. Where this form differs from the
+        name, and where its line in an answer does, keep what they mean, the id or the path.
         """
-        short = short_name(name)
-        for form in {short, one_line(short)} - {name}:
+        shown = short_name(name.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+        for form in {shown, one_line(shown)} - {name}:
             self._meanings.put(form, meaning)
-        return short
-
-    def _read_indexed(self, name: str) -> FileDocument:
-        row = self._row_of(name)
-        if row is None or not self.shows(row.source):
-            shown = short_name(name.removeprefix(INDEXED))
-            raise InputError(
-                f"the index has no document {shown!r} of the allowed folders; use a name that"
-                " search returned"
-            )
-        # without the id that a row of a file has, because here it is one whole document
-        return FileDocument(self.name_of_indexed(row.id), replace(row.document(), id=None))
+        return shown
 
     def _row_of(self, name: str) -> DocumentRow | None:
         """Return the document of the index with this name, as the index stores it."""
         given = name.removeprefix(INDEXED)
         # an id as it is or as it was shown; then one that is shown relative to the first folder
         ids = [self._meanings.get(name) or given, str(self._folders[0] / given)]
-        with self._store() as store:
-            rows = store.documents(ids)
+        rows = self._store().documents(ids)
         return next((rows[id] for id in ids if id in rows), None)
 
     def _keep(self, key: Hashable, read: FileDocument, remember: Remember) -> FileDocument:

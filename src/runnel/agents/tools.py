@@ -16,7 +16,7 @@ import json
 import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, groupby, islice
@@ -48,7 +48,6 @@ _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
 _MESSAGE_CHARS = 250  # characters of the JSON-RPC message around an answer
 
-File = Annotated[str, Field(description="Path below the allowed folders, or a name from search.")]
 Files = Annotated[
     str, Field(description="File, folder or glob; with index: before it, of the index.")
 ]
@@ -271,7 +270,7 @@ class Tools:
                 f"where selects documents of the index, and file is {file!r}; give {INDEXED!r} for"
                 f" all of them, or {INDEXED + file!r}"
             )
-        if indexed and (where or self._documents.group_of(file) is not None):
+        if indexed and (where or self._documents.is_group(file)):
             hits = self._hits(query, top_k, min(top_k, 20), file, where, notes, progress)
             answers = highest(hit.answers for hit in hits)
             sentences = (
@@ -314,26 +313,30 @@ class Tools:
     ) -> ListedFiles:
         """List what can be read: the files of a folder, or the documents of the index."""
         notes: list[str] = []
-        indexed = path.startswith(INDEXED)
-        names = self._indexed_names(path) if indexed else self._documents.files(path, notes)
-        listed = [partial(_short, name) for name in names]
-        return self._page(listed, cursor, notes, structured, lambda items: ListedFiles(files=items))
-
-    def _indexed_names(self, name: str) -> list[str]:
-        folder = name.removeprefix(INDEXED)
-        root = self._documents.target_of(folder) if folder else None
-        with self._models.store() as store:
-            hashes = store.content_hashes()
-        return [
-            self._documents.name_of_indexed(id)
-            for id, content in sorted(hashes.items())
-            if self._documents.shows(content.source)
-            and (root is None or root.covers(Path(content.source)))
-        ]
+        if path.startswith(INDEXED):
+            folder = path.removeprefix(INDEXED)
+            root = self._documents.target_of(folder) if folder else None
+            names = [
+                self._documents.name_of_indexed(id)
+                for id, content in sorted(self._models.store().content_hashes().items())
+                if self._documents.shows(content.source)
+                and (root is None or root.covers(Path(content.source)))
+            ]
+        else:
+            names = self._documents.files(path, notes)
+        return self._page(
+            [partial(_short, name) for name in names],
+            cursor,
+            notes,
+            structured,
+            lambda items: ListedFiles(files=items),
+        )
 
     def read(
         self,
-        file: File,
+        file: Annotated[
+            str, Field(description="Path below the allowed folders, or a name from search.")
+        ],
         by: Annotated[By, Field(description="Unit of start and end.")] = "line",
         start: Annotated[
             int | None, Field(ge=0, description="First line or page, from 1; character, from 0.")
@@ -343,7 +346,10 @@ class Tools:
         ] = None,
         row: Annotated[str | None, Field(description="Id in jsonl, csv or tsv.")] = None,
         sha256: Annotated[
-            str | None, Field(description="Fail if the document's digest begins otherwise.")
+            str | None,
+            Field(
+                min_length=_DIGITS, description="Fail if the document's digest begins otherwise."
+            ),
         ] = None,
         cursor: Cursor = None,
         structured: bool = False,
@@ -351,10 +357,7 @@ class Tools:
         """Read the exact text of a document by lines, pages or characters, or all of it."""
         notes: list[str] = []
         name, document = self._document(file, row, notes)
-        digest = sha256 or document.sha256
-        if len(digest) < _DIGITS:
-            raise InputError(f"sha256 is {sha256!r}; expected at least {_DIGITS} of its digits")
-        if not document.sha256.startswith(digest.lower()):
+        if not document.sha256.startswith((sha256 or "").lower()):
             raise InputError(
                 f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}"
             )
@@ -377,8 +380,13 @@ class Tools:
             )
 
         most = min(stop - first, self._most)
-        length = _largest(most, lambda size: self._fits(answer(first + size), structured))
-        return answer(_cut(document.text, first, stop, max(1, length)))
+        length = _largest(most, lambda size: self._fits(answer(first + size), structured)) or 1
+        cut = stop
+        if stop - first > length:
+            # after a line, if one ends in the last quarter of what fits
+            line_end = document.text.rfind("\n", first + length - length // 4, first + length)
+            cut = line_end + 1 if line_end >= 0 else first + length
+        return answer(cut)
 
     def read_places(
         self,
@@ -391,8 +399,9 @@ class Tools:
         located: list[Place] = []
         for place in places:
             name, document = self._document(place.file, place.row, notes)
-            span = span_of(document, place.file, place.by, place.start, place.end)
-            located += locate(name, document, [span])
+            located += locate(
+                name, document, [span_of(document, place.file, place.by, place.start, place.end)]
+            )
         return self._page(
             [partial(_bounded, place) for place in located],
             cursor,
@@ -404,10 +413,9 @@ class Tools:
 
     def _document(self, file: str, row: str | None, notes: list[str]) -> tuple[str, DocumentText]:
         """Return the name and the document of a file, or of a row of it."""
-        documents = iter(self._documents.read(file, notes))
+        documents = self._documents.read(file, notes)
         first = list(islice(documents, 1))
-        sources = (source.document for source in chain(first, documents))
-        document = choose_row(sources, file, row)
+        document = choose_row((source.document for source in chain(first, documents)), file, row)
         return first[0].file, document
 
     def verify(
@@ -442,13 +450,13 @@ class Tools:
         """Return the allowed folders, the index with its fields, the model and the limit."""
         index = None
         if self.settings.index is not None:
-            with self._models.store() as store:
-                index = {
-                    "place": self.settings.index,
-                    "documents": store.last_commit().documents,
-                    "model": store.settings.model,
-                    "fields": dict(store.settings.fields),
-                }
+            store = self._models.store()
+            index = {
+                "place": self.settings.index,
+                "documents": store.last_commit().documents,
+                "model": store.settings.model,
+                "fields": dict(store.settings.fields),
+            }
         return {
             "version": __version__,
             "roots": [str(root) for root in self.settings.roots],
@@ -495,17 +503,19 @@ class Tools:
 
         def answer(count: int) -> Page:
             stop = first + count
-            result = page(made[first:stop])
-            result.total = len(items)
-            result.first = first + 1
-            result.notes = shown_notes
-            if stop < len(items):
-                result.next_cursor = f"{stop}-{len(items)}-{fingerprint}"
-            return result
+            more = f"{stop}-{len(items)}-{fingerprint}" if stop < len(items) else None
+            return page(made[first:stop]).model_copy(
+                update={
+                    "total": len(items),
+                    "first": first + 1,
+                    "notes": shown_notes,
+                    "next_cursor": more,
+                }
+            )
 
         left = len(items) - first
         count = _largest(left, lambda number: self._fits(answer(number), structured))
-        if left and not count:
+        if left and not count:  # one item, with less text
             count = 1
             while most > 1 and not self._fits(answer(1), structured):
                 most //= 2
@@ -539,12 +549,11 @@ def _best(hits: Sequence[Hit], count: int) -> list[tuple[Hit, AnsweringSentence 
 
 def _by_document(items: Sequence[IndexedDocument]) -> list[IndexedDocument]:
     """Join documents with one sentence each: sentences of a document follow each other."""
-    documents = []
-    for _, group in groupby(items, key=lambda item: item.file):
-        same = list(group)
-        sentences = [sentence for item in same for sentence in item.sentences]
-        documents.append(same[0].model_copy(update={"sentences": sentences}))
-    return documents
+    documents: dict[str, IndexedDocument] = {}
+    for item in items:
+        document = documents.setdefault(item.file, item.model_copy(update={"sentences": []}))
+        document.sentences.extend(item.sentences)
+    return list(documents.values())
 
 
 def _bounded(place: P, most: int) -> P:
@@ -570,21 +579,22 @@ def _listed(name: str, hit: Hit, sentence: AnsweringSentence | None, most: int) 
 
 def _sentence(sentence: AnsweringSentence, most: int) -> AnsweringSentence:
     listed = sentence.also[: min(_ALSO, most // 160)]
-    also = tuple(_bounded(place, most // 4) for place in listed)
-    around = {
-        "before": sentence.before[max(0, len(sentence.before) - most // 2) :],
-        "after": sentence.after[: most // 2],
-        "also": also,
-        "also_omitted": sentence.also_omitted + len(sentence.also) - len(also),
-    }
-    return AnsweringSentence(**vars(_bounded(sentence, most)) | around)
+    return replace(
+        _bounded(sentence, most),
+        before=sentence.before[max(0, len(sentence.before) - most // 2) :],
+        after=sentence.after[: most // 2],
+        also=tuple(_bounded(place, most // 4) for place in listed),
+        also_omitted=sentence.also_omitted + len(sentence.also) - len(listed),
+    )
 
 
 def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
     sizes = accumulate(len(change.quote) + len(change.text) for change in quoted.changes)
     shown = sum(size <= most for size in sizes)
-    fields = vars(_bounded(quoted, most)) | {"changes": quoted.changes[:shown]}
-    return ListedQuote(**fields, changes_omitted=len(quoted.changes) - shown)
+    return ListedQuote(
+        **vars(_bounded(quoted, most)) | {"changes": quoted.changes[:shown]},
+        changes_omitted=len(quoted.changes) - shown,
+    )
 
 
 def _short(text: str, most: int) -> str:
@@ -605,24 +615,21 @@ def _continued(cursor: str, fingerprint: str, size: int) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _cut(text: str, first: int, stop: int, most: int) -> int:
-    """Return where the answer ends: after a line, if one ends in the last quarter of what fits."""
-    if stop - first <= most:
-        return stop
-    line_end = text.rfind("\n", first + most - most // 4, first + most)
-    return line_end + 1 if line_end >= 0 else first + most
-
-
 def refusal(error: Exception, most: int) -> str:
     """Return an error as text. It may quote documents and names of files, so it is marked and cut
     as they are.
     """
     reason = one_line(describe(error))
     length = (most - _MESSAGE_CHARS) // 2  # JSON escapes each backslash and quotation mark
-    size = f"; here the first {length:,} of {len(reason):,} characters"
-    cut = size if len(reason) > length else ""
-    quoted = _quotation(reason[:length], secrets.token_hex(_MARK_BYTES))
-    return "\n".join([f"the reason may quote documents{cut}:", *quoted])
+    cut = ""
+    if len(reason) > length:
+        cut = f"; here the first {length:,} of {len(reason):,} characters"
+    return "\n".join(
+        [
+            f"the reason may quote documents{cut}:",
+            *_quotation([reason[:length]], secrets.token_hex(_MARK_BYTES)),
+        ]
+    )
 
 
 def shown(answer: ToolResult | Status) -> str:
@@ -633,33 +640,43 @@ def shown(answer: ToolResult | Status) -> str:
     warning = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
     lines = [*([warning] if warning else []), *_lines(answer, mark)]
     # Notes may have names of files, and words of what their parsers say.
-    lines += _quotation("\n".join(f"note: {one_line(note)}" for note in answer.notes), mark)
+    lines += _quotation([f"note: {one_line(note)}" for note in answer.notes], mark)
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")
     return "\n".join(lines)
 
 
 def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
-    if isinstance(answer, Read):
-        yield f"the document has {answer.characters} characters and {answer.lines} lines"
-    elif isinstance(answer, VerifiedQuote):
-        verdict = f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word"
-        yield f"{verdict}, similarity {answer.similarity}"
-        yield from _quotation("\n".join(_place_lines(answer.places, mark)), mark)
-    elif isinstance(answer, ToolList):
-        yield f"{answer.total} in all"
-    if isinstance(answer, Read | ReadPlaces):
-        for place in [answer.place] if isinstance(answer, Read) else answer.places:
-            yield _where(place)
-            yield from _quotation(f"{_heading(place)}{_under(place)}", mark)
-            yield from _quotation(place.text, mark)
-    elif isinstance(answer, ListedFiles):
-        yield from _quotation("\n".join(map(one_line, answer.files)), mark)
-    elif isinstance(answer, Searched):
-        lines = chain.from_iterable(_document_lines(one, mark) for one in answer.documents)
-        yield from _quotation("\n".join(lines), mark)
-    elif isinstance(answer, Found):
-        yield from _quotation("\n".join(_place_lines(answer.sentences, mark)), mark)
+    """Yield what an answer says about itself, then the words of documents between marks."""
+    match answer:
+        case Read():
+            yield f"the document has {answer.characters} characters and {answer.lines} lines"
+            yield from _text_lines(answer.place, mark)
+        case VerifiedQuote():
+            yield (
+                f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word,"
+                f" similarity {answer.similarity}"
+            )
+            yield from _quotation(_place_lines(answer.places, mark), mark)
+        case ToolList():
+            yield f"{answer.total} in all"
+    match answer:
+        case ReadPlaces():
+            for place in answer.places:
+                yield from _text_lines(place, mark)
+        case ListedFiles():
+            yield from _quotation(map(one_line, answer.files), mark)
+        case Searched():
+            lines = chain.from_iterable(_document_lines(one, mark) for one in answer.documents)
+            yield from _quotation(lines, mark)
+        case Found():
+            yield from _quotation(_place_lines(answer.sentences, mark), mark)
+
+
+def _text_lines(place: Place, mark: str) -> Iterator[str]:
+    yield _where(place)
+    yield from _quotation([f"{_heading(place)}{_under(place)}"], mark)
+    yield from _quotation([place.text], mark)
 
 
 def _document_lines(document: IndexedDocument, mark: str) -> Iterator[str]:
@@ -674,29 +691,29 @@ def _place_lines(
     """Yield a line for each place, below the names of its document and its row: the probability or
     the match, the place, the headings and the words.
     """
-    last = ""
-    for place in places:
-        heading = _heading(place, named)
-        if heading != last:
-            yield heading
-        last = heading
-        labels = [_where(place)]
-        words = _flowed(place.table_row or place.text, place.kind)
-        if isinstance(place, ListedQuote):
-            labels.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
-            words += "".join(
-                f"\nquote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
-                for change in place.changes
-            )
-        else:
-            if place.answers is not None:
-                labels.insert(0, percent(place.answers))
-            if others := len(place.also) + place.also_omitted:
-                labels.append(f"and {counted(others, 'more place')}")
-            if place.before or place.after:
-                before, after = (_flowed(text, place.kind) for text in (place.before, place.after))
-                words = f"{before} [answer {mark}]{words}[/answer] {after}".strip()
-        yield f"{', '.join(labels)}{_under(place)}: {words}"
+    for heading, group in groupby(places, key=partial(_heading, named=named)):
+        yield heading
+        yield from (_place_line(place, mark) for place in group)
+
+
+def _place_line(place: AnsweringSentence | ListedQuote, mark: str) -> str:
+    labels = [_where(place)]
+    words = _flowed(place.table_row or place.text, place.kind)
+    if isinstance(place, ListedQuote):
+        labels.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
+        words += "".join(
+            f"\nquote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
+            for change in place.changes
+        )
+    else:
+        if place.answers is not None:
+            labels.insert(0, percent(place.answers))
+        if others := len(place.also) + place.also_omitted:
+            labels.append(f"and {counted(others, 'more place')}")
+        if place.before or place.after:
+            before, after = (_flowed(text, place.kind) for text in (place.before, place.after))
+            words = f"{before} [answer {mark}]{words}[/answer] {after}".strip()
+    return f"{', '.join(labels)}{_under(place)}: {words}"
 
 
 def _heading(place: Place, named: str = "") -> str:
@@ -720,10 +737,11 @@ def _flowed(text: str, kind: str) -> str:
 
 def _where(place: Place) -> str:
     where = f"line {place.line}" if place.page is None else f"page {place.page}"
-    whole = len(place.text) == place.end - place.start
-    cut = "" if whole else f", here only its first {len(place.text)}"
+    shown = len(place.text)
+    cut = f", here only its first {shown}" if shown < place.end - place.start else ""
     return f"{where}, characters {place.start}-{place.end}{cut}"
 
 
-def _quotation(text: str, mark: str) -> list[str]:
+def _quotation(lines: Iterable[str], mark: str) -> list[str]:
+    text = "\n".join(lines)
     return [f"[document text {mark}]", text, f"[end {mark}]"] if text else []

@@ -79,7 +79,7 @@ def mcp(
     )
     with needing("runnel mcp needs the MCP SDK", "agents"):
         from runnel.agents.documents import AgentSettings
-        from runnel.agents.server import create_server, serve_http, serve_stdio
+        from runnel.agents.server import create_server, serve_http
         from runnel.agents.tools import Tools
     folders = tuple(roots or [Path()])
     program = install or uninstall
@@ -114,5 +114,5 @@ def mcp(
 
         serve_http(server, 8676 if port is None else port, started)
     else:
-        serve_stdio(server)
+        server.run("stdio")  # until the client closes the input
     return 0

@@ -14,8 +14,9 @@ import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Literal
 
@@ -25,13 +26,14 @@ from pydantic import BaseModel, Field
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from runnel import __version__
 from runnel.errors import InputError, RunnelError, errors_as
 from runnel.server import embeddings, page, rerank, retrieval, tei
 from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
-from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
+from runnel.server.guard import Guard, Metrics
 from runnel.server.refusals import (
     Refusal,
     RefusalKind,
@@ -44,23 +46,12 @@ from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _KINDS: dict[int, RefusalKind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
-_AN_OBJECT = "this should be an object, {...}"
-# pydantic's types of problems -> what to say in place of its own words
-_PROBLEMS = {
-    "extra_forbidden": "this route has no such field; /docs lists its fields",
-    "missing": "this field is missing",
-    "model_attributes_type": _AN_OBJECT,
-    "dict_type": _AN_OBJECT,
-    "union_tag_invalid": "this should be a text, a number, true, false or null",
-    "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
-}
 _NO_OBJECT = {"missing", "model_attributes_type"}  # its problems where a body is no object
 # routes of other services that do not exist here -> why
 _ABSENT = {
     "/embed_sparse": "models here have no sparse vectors; /v1/search also searches by words",
     "/v1/check-api-key": "keys are checked with each request",
 }
-_SHOWN_CHARS = 40  # the most characters of a wrong value that an error shows
 _PATH_CHARS = 200  # the most characters of a path that an error shows
 
 
@@ -111,7 +102,8 @@ async def ready(context: InContext) -> Status:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Return metrics for Prometheus."""
-    return Response(request.app.state.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+    metrics: Metrics = request.app.state.metrics
+    return metrics.response()
 
 
 @router.get("/info", responses=error_responses("/info"))
@@ -121,7 +113,6 @@ async def info(context: InContext) -> Info:
     settings = context.settings
     backbone = loaded.model.backbone
     most = settings.max_request_tokens
-    embeds = "embed" in loaded.model.heads
     return Info(
         model_id=loaded.name,
         model_sha=await asyncio.to_thread(loaded.model.fingerprint),  # seconds, at first
@@ -129,7 +120,7 @@ async def info(context: InContext) -> Info:
         served_model_name=loaded.name,
         model_type=(
             {"embedding": {"pooling": loaded.embedder.pooling}}
-            if embeds
+            if "embed" in loaded.model.heads
             else {"reranker": {"id2label": {"0": rerank.LABEL}, "label2id": {rerank.LABEL: 0}}}
         ),
         max_input_length=min(backbone.max_tokens or most, most),
@@ -177,8 +168,10 @@ def _fields(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
             f"<td>{html.escape(field.get('description', ''))}"
             for name, field in fields["properties"].items()
         ]
-        head = f"<caption>{html.escape(fields['description'])}</caption>"
-        tables.append(f"<table>{head}<tr><th>Field<th>Type<th>Needed<th>Use{''.join(rows)}</table>")
+        tables.append(
+            f"<table><caption>{html.escape(fields['description'])}</caption>"
+            f"<tr><th>Field<th>Type<th>Needed<th>Use{''.join(rows)}</table>"
+        )
     return "".join(tables)
 
 
@@ -198,23 +191,17 @@ def create_app(
     """Return the application; `load_models` is called in a thread when it starts (default: `load`
     with the settings).
     """
-    loading: Future[Loaded] = Future()
     work = Work(settings)
-
-    def run_loading() -> None:
-        try:
-            loading.set_result(load_models() if load_models else load(settings))
-        except Exception as error:  # reported by whoever started the server
-            loading.set_exception(error)
+    context = Context(settings, work, opened_files())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loaded = asyncio.create_task(asyncio.to_thread(run_loading))
-        yield
-        if not work.draining:
-            await work.drain()
-        work.close()
-        await loaded
+        with ThreadPoolExecutor(1, "load") as pool:
+            context.loading = pool.submit(load_models or partial(load, settings))
+            yield
+            if not work.draining:
+                await work.drain()
+            work.close()
 
     # LiteLLM sends Voyage's requests without a Content-Type; pages of other sites are refused by
     # their Origin (`Guard`), whatever type they send
@@ -224,15 +211,24 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
         strict_content_type=False,
+        exception_handlers={
+            RunnelError: _refuse,
+            HTTPException: _refuse,
+            RequestValidationError: _refuse_invalid,
+        },
     )
-    app.state.context = Context(settings, loading, work, opened_files())
+    app.state.context = context
     app.state.metrics = metrics = Metrics(work)
-    for module in (embeddings, tei, rerank, retrieval, page):
-        app.include_router(module.router)
-    app.include_router(router)
-    app.add_exception_handler(RunnelError, _refuse)
-    app.add_exception_handler(HTTPException, _refuse)
-    app.add_exception_handler(RequestValidationError, _refuse_invalid)
+    for routes in (
+        embeddings.router,
+        tei.router,
+        rerank.router,
+        retrieval.router,
+        page.router,
+        router,
+    ):
+        app.include_router(routes)
+    app.mount("/static", StaticFiles(directory=page.STATIC))
     app.add_middleware(Guard, settings=settings, metrics=metrics)
     return app
 
@@ -250,8 +246,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
             f"there is no route {path[:_PATH_CHARS]!r}: {_ABSENT.get(path, '/docs lists all')}"
         )
     elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        message = f"{request.method} is not answered at {path[:_PATH_CHARS]!r}; send {allowed}"
+        message = (
+            f"{request.method} is not answered at {path[:_PATH_CHARS]!r}; send"
+            f" {(error.headers or {}).get('Allow', 'another method')}"
+        )
     elif isinstance(error.__cause__, RecursionError):
         message = (
             f"the body's JSON is nested deeper than {sys.getrecursionlimit():,} levels; send what"
@@ -266,23 +264,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [problem | {"msg": _said(problem)} for problem in error.errors()]
-    content_type = request.headers.get("content-type", "")
-    of_body = _of_body(problems[0], content_type)
+    problems = error.errors()
+    of_body = _of_body(problems[0], request.headers.get("content-type", ""))
     # the first part of each place says where the field is, such as "body"
     message = of_body or describe_problems(problems, above=1)
     param = None if of_body else next(iter(field_names(problems[0]["loc"][1:])), None)
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
     kind: RefusalKind = "too_long" if too_long else "invalid"
     return Refusal(kind, message, param=param).response(request.url.path)
-
-
-def _said(problem: ErrorDetails) -> str:
-    """Describe a problem of a field: what is wrong and, if that is short, the value that came."""
-    came = problem["input"]
-    short = isinstance(came, int | float) or (isinstance(came, str) and len(came) < _SHOWN_CHARS)
-    said = str(problem["msg"]).replace(" after validation", "")
-    return _PROBLEMS.get(problem["type"], f"{said}; it is {came!r}" if short else said)
 
 
 def _of_body(problem: ErrorDetails, content_type: str) -> str:
@@ -332,10 +321,13 @@ class Server(LimitedServer):
 def bind(settings: ServerSettings) -> socket.socket:
     """Return a socket that is bound to the address of the settings."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    problem = f"cannot listen on {settings.host}, port {settings.port}"
-    with errors_as(InputError, problem, OSError, advice="choose another --host or --port"):
-        address = (settings.host, settings.port)
-        return socket.create_server(address, family=family, backlog=WAITING)
+    with errors_as(
+        InputError,
+        f"cannot listen on {settings.host}, port {settings.port}",
+        OSError,
+        advice="choose another --host or --port",
+    ):
+        return socket.create_server((settings.host, settings.port), family=family, backlog=WAITING)
 
 
 def serve(

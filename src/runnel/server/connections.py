@@ -1,10 +1,10 @@
 """Limits of connections, of `runnel serve` and of the HTTP server of `runnel mcp`.
 
-    Connection          limits the time for headers and for reading an answer, and makes room for
-                        a new connection by closing the oldest idle one
-    refuse_two_ends     refuses a request that says twice where its body ends
-    UnambiguousBodies   does so for an application without `Guard`
-    LimitedServer       uvicorn's server whose connections are of the class `Connection`
+    Connection                limits the time for headers and for reading an answer, and makes room
+                              for a new connection by closing the oldest idle one
+    refuse_two_ends           refuses a request that says twice where its body ends
+    with_unambiguous_bodies   does so for an application without `Guard`
+    LimitedServer             uvicorn's server whose connections are of the class `Connection`
 
 uvicorn limits only the time between requests; its setting `http` takes a protocol class with more.
 """
@@ -76,10 +76,13 @@ class Connection(H11Protocol):
         most = most_connections()
         crowded = counts[self.host] > min(MOST_OF_CLIENT, most // 2)
         if crowded or len(connections) > most:
-            # of a client with too many, its own; else, of the client with the most, the oldest
-            near = (each for each in connections if each.host == self.host or not crowded)
-            # the idle connections among them, the new one included
-            idle = (each for each in near if not each.busy)
+            # of a client with too many, its own; else, of the client with the most, the oldest;
+            # among idle connections, the new one included
+            idle = (
+                each
+                for each in connections
+                if not each.busy and (each.host == self.host or not crowded)
+            )
             oldest = max(idle, key=lambda each: (counts[each.host], -each.began))
             oldest.transport.abort()
             self.connections.discard(oldest)  # others may begin before its connection_lost
@@ -109,25 +112,22 @@ def refuse_two_ends(names: Collection[str]) -> Refusal | None:
     find the end of its body elsewhere.
     """
     if "content-length" in names and "transfer-encoding" in names:
-        message = "Content-Length and Transfer-Encoding both end the body; send one of them"
-        return Refusal("ambiguous", message)
+        return Refusal(
+            "ambiguous", "Content-Length and Transfer-Encoding both end the body; send one of them"
+        )
     return None
 
 
-class UnambiguousBodies:
-    """ASGI middleware that refuses a body with two ends, for an application without checks of its
-    own.
-    """
+def with_unambiguous_bodies(app: ASGIApp) -> ASGIApp:
+    """Return an application without checks of its own that refuses a body with two ends."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = None
-        if scope["type"] == "http":
-            refusal = refuse_two_ends(Headers(scope=scope).keys())
-        answer = self._app if refusal is None else refusal.response(scope["path"])
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        names = Headers(scope=scope).keys() if scope["type"] == "http" else ()
+        refusal = refuse_two_ends(names)
+        answer = app if refusal is None else refusal.response(scope["path"])
         await answer(scope, receive, send)
+
+    return checked
 
 
 class LimitedServer(uvicorn.Server):
@@ -140,20 +140,21 @@ class LimitedServer(uvicorn.Server):
         lifespan: Literal["auto", "on", "off"] = "auto",
         timeout_graceful_shutdown: int | None = None,
     ) -> None:
-        limited = uvicorn.Config(
-            app,
-            http=Connection,
-            ws="none",
-            timeout_keep_alive=IDLE_S,
-            backlog=_ACCEPTED,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            lifespan=lifespan,
-            timeout_graceful_shutdown=timeout_graceful_shutdown,
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                ws="none",
+                timeout_keep_alive=IDLE_S,
+                backlog=_ACCEPTED,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                lifespan=lifespan,
+                timeout_graceful_shutdown=timeout_graceful_shutdown,
+            )
         )
-        super().__init__(limited)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

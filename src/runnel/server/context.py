@@ -1,6 +1,7 @@
 """What the routes share.
 
 Body        the base of all request bodies: strict, and with fields that have no effect here
+ModelBody   the base of those that may name the model
 Text, TextItem, Query, Some    types of fields
 Loaded      the model with its jobs (embed, rerank, find), and the index
 OpenIndex   the index at its newest commit
@@ -10,7 +11,7 @@ Context     the state of the application; `run` runs a model call in the queue (
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
@@ -87,6 +88,12 @@ class Body(BaseModel):
         return next(iter(values.items()), (names[0], None))
 
 
+class ModelBody(Body):
+    """A body that may name the model."""
+
+    model: str | None = None
+
+
 # The limit finds lone surrogates here, where the error names the place of the text.
 Text = Annotated[str, Field(min_length=0)]
 
@@ -135,8 +142,12 @@ class OpenIndex:
         """Return a document of the newest commit; refuse an unknown id."""
         documents = self.newest().store.documents([id])
         if id not in documents:
-            message = f"the index has no document {id!r}; it may have been removed"
-            raise Refusal("not_found", message, code="document_not_found", param="document")
+            raise Refusal(
+                "not_found",
+                f"the index has no document {id!r}; it may have been removed",
+                code="document_not_found",
+                param="document",
+            )
         return documents[id]
 
 
@@ -190,8 +201,11 @@ class Loaded:
         for text in texts:
             for start in range(0, len(text) - _UNCUT_CHARS + 1, _UNCUT_CHARS):
                 if not tokenizer.may_cut(text[start : start + _UNCUT_CHARS]):
-                    came = f"a text has no space after a letter in {_UNCUT_CHARS:,} characters"
-                    raise Refusal("too_long", f"{came} from {start:,} on; split it")
+                    raise Refusal(
+                        "too_long",
+                        f"a text has no space after a letter in {_UNCUT_CHARS:,} characters from"
+                        f" {start:,} on; split it",
+                    )
             if len(text) > LONG_CHARS:
                 yield from tokenizer.encode_pieces([text])
 
@@ -214,16 +228,18 @@ def load(settings: ServerSettings) -> Loaded:
     return loaded
 
 
-@dataclass(frozen=True)
+@dataclass
 class Context:
-    """The state of one application. The model is loaded while the server
-    already answers /health.
+    """The state of one application. The model is loaded while the server already answers /health.
+
+    Attributes:
+        loading: of the model and the index, in a thread, once the application has started.
     """
 
     settings: ServerSettings
-    loading: Future[Loaded]
     work: Work
     opened: Recent[Opened]
+    loading: Future[Loaded] = field(default_factory=Future)
 
     def loaded(self, model: str | None = None) -> Loaded:
         """Return the model and the index; refuse if they are not loaded, or if `model` is another
@@ -262,16 +278,14 @@ class Context:
         """Return what a model call returns, and `count` of its tokens (default: those of `texts`).
         Both run in threads.
         """
-        loaded = self.loaded()
-        count = count or (lambda job: loaded.count(texts, job.expect_few))
+        count = count or (lambda job: self.loaded().count(texts, job.expect_few))
         result, tokens = await self.work.run(request, sum(map(len, texts)), count, call)
         request.state.tokens = tokens
         return result, tokens
 
 
 def _context(request: Request) -> Context:
-    context = request.app.state.context
-    assert isinstance(context, Context)
+    context: Context = request.app.state.context
     return context
 
 

@@ -33,6 +33,7 @@ from runnel.server.context import (
     Context,
     InContext,
     Loaded,
+    ModelBody,
     Some,
     Text,
     TextItem,
@@ -55,18 +56,20 @@ _ROLES: Mapping[str, str] = {
     "search_document": "document",
 }
 
-Id = Annotated[int, Field(ge=0, lt=1 << 31)]
-Ids = Annotated[list[Id], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 
 
 def _shape(given: object) -> str:
     """Return the tag of the type that a value of `Input` should have."""
-    first = given[0] if isinstance(given, list) and given else None
-    if isinstance(first, list):
-        return "rows of ids"
-    if isinstance(first, int | float):
-        return "a row of ids"
-    return "some texts" if isinstance(given, list) else "a text"
+    match given:
+        case [list(), *_]:
+            return "rows of ids"
+        case [int() | float(), *_]:
+            return "a row of ids"
+        case list():
+            return "some texts"
+        case _:
+            return "a text"
 
 
 Input = Annotated[
@@ -100,13 +103,12 @@ Precision = Literal["float", "int8", "uint8", "binary", "ubinary"]
 _BOUNDS = np.array([-128.5, 126.5], np.float32) / 127
 
 
-class EmbeddingsRequest(Body):
+class EmbeddingsRequest(ModelBody):
     """Texts, or ids of this model's tokenizer without special tokens, to embed, with the fields of
     OpenAI, Jina and Voyage.
     """
 
     input: Input
-    model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Dimensions = None
     output_dimension: Dimensions = None
@@ -175,12 +177,11 @@ class CohereInput(Body):
     content: Annotated[list[CohereContent], Field(min_length=1)]
 
 
-class CohereEmbedRequest(Body):
+class CohereEmbedRequest(ModelBody):
     """Texts to embed, in the shape of Cohere: `texts` or `inputs`."""
 
     texts: Annotated[list[Text], Some] | None = None
     inputs: Annotated[list[CohereInput], Some] | None = None
-    model: str | None = None
     input_type: Use = None
     embedding_types: Annotated[list[Literal["base64", Precision]], Field(min_length=1)] | None = (
         None
@@ -233,8 +234,12 @@ def prompt_for(loaded: Loaded, request: Request, field: str, use: str | None) ->
     if name is None or name in prompts:
         return None if name is None else prompts[name]
     if field == "prompt_name" and use not in _ROLES:
-        have = ", ".join(sorted({*prompts, *_ROLES.values()}))
-        raise Refusal("invalid", f"prompt_name is {use!r}; choose from {have}", param=field)
+        raise Refusal(
+            "invalid",
+            f"prompt_name is {use!r}; choose from"
+            f" {', '.join(sorted({*prompts, *_ROLES.values()}))}",
+            param=field,
+        )
     request.state.ignored[field] = "the model has no prompt for it"
     return None
 
@@ -258,23 +263,38 @@ async def create_embeddings(
     prompt = prompt_for(loaded, request, *body.agreed("task", "input_type"))
     field, kind = body.agreed("embedding_type", "output_dtype")
     if kind in CALIBRATED and body.normalized is False:
-        message = f"{field} is {kind}, which needs vectors of unit length, and normalized is false"
-        raise Refusal("invalid", message, param=field)
+        raise Refusal(
+            "invalid",
+            f"{field} is {kind}, which needs vectors of unit length, and normalized is false",
+            param=field,
+        )
     # Jina's field says the form alone: OpenAI's client asks for base64 by itself
     as_base64 = "base64" in (body.embedding_type or body.encoding_format, kind)
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
-        data = []
-        for index, vector in enumerate(vectors):
-            value = coded(vector, kind, as_base64=as_base64)
-            data.append({"object": "embedding", "index": index, "embedding": value})
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
+        values = (coded(vector, kind, as_base64=as_base64) for vector in vectors)
+        return json.dumps(
+            {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": value}
+                    for index, value in enumerate(values)
+                ],
+                "model": loaded.name,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            }
+        )
 
     _, cut = body.agreed("truncate", "truncation")
     wanted = TextsToRead.of("input", body.input, prompt, cut)
-    width = body.agreed("dimensions", "output_dimension")
-    return await embed_texts(context, request, wanted, write, width, normalize=body.normalized)
+    return await embed_texts(
+        context,
+        request,
+        wanted,
+        write,
+        body.agreed("dimensions", "output_dimension"),
+        normalize=body.normalized is not False,
+    )
 
 
 @router.get("/v1/models", responses=error_responses("/v1/models"))
@@ -306,10 +326,11 @@ async def embed_for_cohere(
         types = ["float"]
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
-        by_type: dict[str, list[list[float] | str]] = {kind: [] for kind in types or ["float"]}
-        for vector in vectors:
-            for kind, rows in by_type.items():
-                rows.append(coded(vector, kind, as_base64=kind == "base64"))
+        rows = list(vectors)
+        by_type = {
+            kind: [coded(vector, kind, as_base64=kind == "base64") for vector in rows]
+            for kind in types or ["float"]
+        }
         return json.dumps(
             {
                 "id": str(uuid4()),
@@ -321,23 +342,19 @@ async def embed_for_cohere(
         )
 
     wanted = TextsToRead(items, prompt, cut=body.truncate in (None, "END"))
-    width = body.agreed("output_dimension")
-    return await embed_texts(context, request, wanted, write, width)
+    return await embed_texts(context, request, wanted, write, body.agreed("output_dimension"))
 
 
 def cohere_meta(request: Request, tokens: int) -> dict[str, object]:
     """Return the facts about a request that Cohere's clients read; `warnings` names the fields
     without effect.
     """
-    meta: dict[str, object] = {
+    warnings = [f"{name} has no effect: {why}" for name, why in request.state.ignored.items()]
+    return {
         "billed_units": {"input_tokens": tokens},
         "tokens": {"input_tokens": tokens},
+        **({"warnings": warnings} if warnings else {}),
     }
-    if request.state.ignored:
-        meta["warnings"] = [
-            f"{name} has no effect: {why}" for name, why in request.state.ignored.items()
-        ]
-    return meta
 
 
 async def embed_texts(
@@ -347,7 +364,7 @@ async def embed_texts(
     write: Callable[[Iterator[np.ndarray], int], str],
     wanted_width: tuple[str, int | None] = ("dimensions", None),
     *,
-    normalize: bool | None = None,
+    normalize: bool = True,
 ) -> Response:
     """Embed texts or ids; `write` returns the answer for their vectors and the tokens read.
 
@@ -357,9 +374,11 @@ async def embed_texts(
     embedder = context.loaded().embedder
     field, width = wanted_width
     if width is not None and width > embedder.dimension:
-        message = f"{field} is {width}; the model's vectors have {embedder.dimension} numbers"
-        raise Refusal("invalid", message, param=field)
-    normalize = normalize is not False
+        raise Refusal(
+            "invalid",
+            f"{field} is {width}; the model's vectors have {embedder.dimension} numbers",
+            param=field,
+        )
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
         vectors = embedder.encode_rows(rows, job, normalize)
@@ -395,8 +414,11 @@ async def read_rows(
     def count(job: QueuedRequest) -> int:
         # long texts first, in parts, so that counting can be stopped
         loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)
-        limit = loaded.model.backbone.longest_text if wanted.cut else None
-        rendered = embedder.render(texts, prompt=wanted.prompt, max_tokens=limit)
+        rendered = embedder.render(
+            texts,
+            prompt=wanted.prompt,
+            max_tokens=loaded.model.backbone.longest_text if wanted.cut else None,
+        )
         tokens = 0
         try:
             for row in (
@@ -427,18 +449,22 @@ def _row(embedder: Embedder, place: str, ids: Sequence[int]) -> np.ndarray:
     field = place.partition("[")[0]
     last = model.backbone.vocab_size - 1
     if max(ids) > last:
-        message = f"{place} has the token id {max(ids)}; the ids of this model are 0 to {last}"
-        raise Refusal("invalid", message, param=field)
+        raise Refusal(
+            "invalid",
+            f"{place} has the token id {max(ids)}; the ids of this model are 0 to {last}",
+            param=field,
+        )
     row = (
         model.templates["document"]
         .render(model.tokenizer, document=np.array(ids, dtype=np.int32))
         .ids
     )
     if embedder.reader.splits(row):
-        message = (
+        raise Refusal(
+            "invalid",
             f"{place} has {len(row):,} token ids; inputs longer than"
             f" {model.backbone.max_tokens:,} are read in passages of whole sentences, which ids do"
-            " not show: send the text"
+            " not show: send the text",
+            param=field,
         )
-        raise Refusal("invalid", message, param=field)
     return row

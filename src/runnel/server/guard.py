@@ -1,15 +1,14 @@
 """The checks before a route, and what follows it.
 
+    Metrics   what /metrics shows
+    _Body     the body of a request while it arrives: too large, too slow, or too much with others
     Guard     middleware: before a route it checks Host, Origin and key; after it, it adds headers,
               counts the request, and logs one line
-    _Body     the body of a request while it arrives: too large, too slow, or too much with others
-    Metrics   what /metrics shows
 
 A client is a key, or without keys an address. Bytes in memory are counted by client: bodies that
-have arrived (`_held`), and answers that the client has not read (`_unread`).
+have arrived (`_held`), and answers that the client has not read (`_unread`). `+=` of a `Counter`
+forgets the clients without any.
 """
-
-from __future__ import annotations
 
 import asyncio
 import hmac
@@ -24,6 +23,7 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.server.connections import client_of, refuse_two_ends
@@ -47,7 +47,6 @@ _HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 # the files of the page, which anybody may read: the page asks for the key
 PUBLIC_FILES = "/static/"
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _HEADERS = {
     "Content-Security-Policy": (
@@ -58,222 +57,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-
-
-class Guard:
-    """ASGI middleware around the whole application.
-
-    Host and Origin are checked against DNS rebinding: a page of another site that resolves its own
-    name to this server's address sends that name as Host. An IP address cannot be rebound.
-    """
-
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
-        self._app = app
-        self._settings = settings
-        self._metrics = metrics
-        self._keys = [key.encode() for key in settings.api_keys]
-        self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
-        self._held: Counter[str] = Counter()  # bytes of bodies in memory, by client
-        self._unread: Counter[str] = Counter()  # bytes of answers in memory, by client
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = time.perf_counter()
-        status = 0
-        dropped = False
-        scope.setdefault("state", {})
-        headers = Headers(scope=scope)
-        address = client_of(scope["client"][0] if scope.get("client") else "")
-        client = headers.get("authorization", "") if self._keys else address
-        body = _Body(self, client, receive)
-        # routes answer GET alone; uvicorn leaves the content out
-        asked = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
-
-        async def respond(message: Message) -> None:
-            nonlocal status, dropped
-            if dropped:
-                return
-            if message["type"] != "http.response.start":
-                await self._write(client, message, send)
-                return
-            answer_headers = MutableHeaders(scope=message)
-            large = int(answer_headers.get("content-length", 0)) > _SMALL_ANSWER
-            most = _BODIES // 2 * self._settings.max_body_bytes
-            refusal = _too_much(self._unread, client, most, "unread answers")
-            if large and refusal is not None:  # the refusal is sent in place of an answer
-                await refusal.response(scope["path"])(scope, receive, respond)
-                dropped = True
-                return
-            status = message["status"]
-            for name, value in _HEADERS.items():
-                answer_headers.setdefault(name, value)
-            if ignored := scope["state"].get("ignored"):
-                answer_headers["X-Runnel-Ignored"] = ", ".join(ignored)
-            await send(message)
-
-        try:
-            refusal = refuse_two_ends(headers.keys())
-            refusal = refusal or self._refusal(scope["method"], scope["path"], headers)
-            if refusal is not None:
-                await refusal.response(scope["path"])(scope, receive, respond)
-            else:
-                await self._app(asked, body.receive, respond)
-        except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
-            if not status:
-                failed = Refusal("failed", "the server failed; its log has the reason")
-                await failed.response(scope["path"])(scope, receive, respond)
-        finally:
-            body.count(-body.bytes)
-            # not the path itself: clients choose it
-            path = getattr(asked.get("route"), "path", "other")
-            seconds = time.perf_counter() - started
-            self._metrics.requests.labels(path, str(status)).inc()
-            self._metrics.seconds.labels(path).observe(seconds)
-            facts = {
-                "method": scope["method"],
-                "path": path,
-                "status": status,
-                "seconds": round(seconds, 4),
-            }
-            log.info(facts | {"tokens": scope["state"].get("tokens", 0)})
-
-    def _refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
-        host = headers.get("host", "")
-        match = _HOST.fullmatch(host)
-        name = (match[1] or match[2] or "").lower() if match else ""
-        if name not in self._names and address_of(name) is None:
-            advice = f"start the server with --allow-host {name or 'NAME'}"
-            return Refusal("forbidden", f"the Host {host!r} is not served here; {advice}")
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            return Refusal(
-                "forbidden",
-                f"requests of pages from {origin!r} are not answered; only this server's own"
-                " may ask",
-            )
-        reads = method in ("GET", "HEAD")
-        site = headers.get("sec-fetch-site", "none")
-        opens = reads and path in _PAGES and headers.get("sec-fetch-mode") == "navigate"
-        if site not in ("none", "same-origin") and not opens:
-            advice = "only this server's own pages may ask"
-            return Refusal("forbidden", f"{site} requests are not answered; {advice}")
-        public = reads and (path in PUBLIC or path.startswith(PUBLIC_FILES))
-        if self._keys and not public:
-            given = headers.get("authorization", "").encode("latin-1")
-            # All keys are compared, each in constant time, so that the time says nothing about
-            # them.
-            if not sum(hmac.compare_digest(given, b"Bearer " + key) for key in self._keys):
-                return Refusal(
-                    "unauthorized",
-                    "send a valid API key as 'Authorization: Bearer KEY'",
-                    code="invalid_api_key",
-                )
-        return None
-
-    async def _write(self, client: str, message: Message, send: Send) -> None:
-        """Send a part of an answer; a large one in pieces, unread until the last is written: `send`
-        waits until what was sent before has left (the buffer of connections.py has limit 0).
-        """
-        body = message.get("body", b"")
-        if len(body) <= _SMALL_ANSWER:
-            await send(message)
-            return
-        _count(self._unread, client, len(body))
-        try:
-            for start in range(0, len(body), _WRITTEN):
-                piece = body[start : start + _WRITTEN]
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({**message, "body": b""})
-        finally:
-            _count(self._unread, client, -len(body))
-
-
-class _Body:
-    """The body of one request, counted while it arrives."""
-
-    def __init__(self, guard: Guard, client: str, receive: Receive) -> None:
-        self._held = guard._held
-        self._client = client
-        self._receive = receive
-        self._limit = guard._settings.max_body_bytes
-        self._arrived = 0
-        self._complete = False
-        self._began = time.monotonic()
-        self.bytes = 0  # the bytes of this body in memory
-
-    def count(self, more: int) -> Refusal | None:
-        """Count more bytes, or fewer; return why they are too many."""
-        self.bytes += more
-        _count(self._held, self._client, more)
-        if more <= 0:
-            return None
-        if self.bytes > self._limit:
-            return Refusal(
-                "too_large", f"the body has more than {self._limit:,} bytes; send several requests"
-            )
-        # reserved for small requests, so that questions are answered during large uploads
-        spare = self._limit // 2 if self.bytes <= self._limit // _SMALL else 0
-        return _too_much(self._held, self._client, _BODIES // 2 * self._limit + spare, "requests")
-
-    async def receive(self) -> Message:
-        """Receive as the server does; refuse a body that is too slow, or too large alone or with
-        others.
-
-        The rest of a large one is read and dropped, up to twice the limit: a client that still
-        sends would not read the response.
-        """
-        message = await self._next()
-        size = len(message.get("body", b""))
-        refusal = self.count(size)
-        if refusal is None:
-            return message
-        self.count(-size)  # dropped: bodies that are refused take no room of others
-        while message.get("more_body") and self._arrived < 2 * self._limit:
-            message = await self._next()
-        raise refusal
-
-    async def _next(self) -> Message:
-        if self._complete:  # the next message says that the client has left
-            return await self._receive()
-        ends = self._began + _BODY_S + self._arrived / _BODY_BYTES_PER_S
-        try:
-            async with asyncio.timeout(ends - time.monotonic()):
-                message = await self._receive()
-        except TimeoutError:
-            came = (
-                f"{self._arrived:,} bytes of the body arrived in"
-                f" {time.monotonic() - self._began:.0f} s"
-            )
-            expected = (
-                f"all of it within {_BODY_S:g} s, and a second more for each {_BODY_BYTES_PER_S:,}"
-                " bytes"
-            )
-            raise Refusal("slow", f"{came}; expected {expected}; send it again") from None
-        self._arrived += len(message.get("body", b""))
-        self._complete = not message.get("more_body")
-        return message
-
-
-def _count(held: Counter[str], client: str, more: int) -> None:
-    """Count more bytes of a client, or fewer; clients without any are forgotten."""
-    held[client] += more
-    if not held[client]:
-        del held[client]
-
-
-def _too_much(held: Counter[str], client: str, most: int, what: str) -> Refusal | None:
-    """Return why nothing more fits: a client has more than `most` bytes, or all have twice that."""
-    of_client = held[client]
-    total = held.total()
-    if of_client <= most and total <= 2 * most:
-        return None
-    message = (
-        f"{of_client:,} bytes of {what} of this client are in memory, {total:,} of all clients"
-    )
-    return Refusal("busy", f"{message}; retry later", retry_after_s=1)
 
 
 class Metrics(Collector):
@@ -308,5 +91,234 @@ class Metrics(Collector):
         ):
             yield GaugeMetricFamily(name, meaning, value=value)
 
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
+    def response(self) -> Response:
+        return Response(
+            generate_latest(self._registry),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+
+def _too_much(held: Counter[str], client: str, most: int, what: str) -> Refusal | None:
+    """Return why nothing more fits: a client has more than `most` bytes, or all have twice that."""
+    of_client = held[client]
+    total = held.total()
+    if of_client <= most and total <= 2 * most:
+        return None
+    return Refusal(
+        "busy",
+        f"{of_client:,} bytes of {what} of this client are in memory, {total:,} of all clients;"
+        " retry later",
+        retry_after_s=1,
+    )
+
+
+class _Body:
+    """The body of one request, counted while it arrives."""
+
+    def __init__(self, held: Counter[str], client: str, limit: int, receive: Receive) -> None:
+        self._held = held
+        self._client = client
+        self._limit = limit
+        self._receive = receive
+        self._arrived = 0
+        self._complete = False
+        self._began = time.monotonic()
+        self.bytes = 0  # the bytes of this body in memory
+
+    def count(self, more: int) -> None:
+        """Count more bytes in memory, or fewer."""
+        self.bytes += more
+        self._held += {self._client: more}
+
+    def _refusal(self) -> Refusal | None:
+        """Return why the bytes are too many."""
+        if self.bytes > self._limit:
+            return Refusal(
+                "too_large", f"the body has more than {self._limit:,} bytes; send several requests"
+            )
+        # reserved for small requests, so that questions are answered during large uploads
+        spare = self._limit // 2 if self.bytes <= self._limit // _SMALL else 0
+        return _too_much(self._held, self._client, _BODIES // 2 * self._limit + spare, "requests")
+
+    async def receive(self) -> Message:
+        """Receive as the server does; refuse a body that is too slow, or too large alone or with
+        others.
+
+        The rest of a large one is read and dropped, up to twice the limit: a client that still
+        sends would not read the response.
+        """
+        message = await self._next()
+        size = len(message.get("body", b""))
+        self.count(size)
+        refusal = self._refusal()
+        if refusal is None:
+            return message
+        self.count(-size)  # dropped: bodies that are refused take no room of others
+        while message.get("more_body") and self._arrived < 2 * self._limit:
+            message = await self._next()
+        raise refusal
+
+    async def _next(self) -> Message:
+        if self._complete:  # the next message says that the client has left
+            return await self._receive()
+        ends = self._began + _BODY_S + self._arrived / _BODY_BYTES_PER_S
+        try:
+            async with asyncio.timeout(ends - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(
+                "slow",
+                f"{self._arrived:,} bytes of the body arrived in"
+                f" {time.monotonic() - self._began:.0f} s; expected all of it within"
+                f" {_BODY_S:g} s, and a second more for each {_BODY_BYTES_PER_S:,} bytes; send it"
+                " again",
+            ) from None
+        self._arrived += len(message.get("body", b""))
+        self._complete = not message.get("more_body")
+        return message
+
+
+class Guard:
+    """ASGI middleware around the whole application.
+
+    Host and Origin are checked against DNS rebinding: a page of another site that resolves its own
+    name to this server's address sends that name as Host. An IP address cannot be rebound.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._keys = [key.encode() for key in settings.api_keys]
+        self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
+        self._held: Counter[str] = Counter()  # bytes of bodies in memory, by client
+        self._unread: Counter[str] = Counter()  # bytes of answers in memory, by client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 0
+        dropped = False
+        headers = Headers(scope=scope)
+        address = client_of(scope["client"][0] if scope.get("client") else "")
+        client = headers.get("authorization", "") if self._keys else address
+        body = _Body(self._held, client, self._settings.max_body_bytes, receive)
+        # routes answer GET alone; uvicorn leaves the content out
+        asked = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
+
+        async def respond(message: Message) -> None:
+            nonlocal status, dropped
+            if dropped:
+                return
+            if message["type"] != "http.response.start":
+                await self._write(client, message, send)
+                return
+            answer_headers = MutableHeaders(scope=message)
+            large = int(answer_headers.get("content-length", 0)) > _SMALL_ANSWER
+            refusal = _too_much(
+                self._unread,
+                client,
+                _BODIES // 2 * self._settings.max_body_bytes,
+                "unread answers",
+            )
+            if large and refusal is not None:  # the refusal is sent in place of an answer
+                await refusal.response(scope["path"])(scope, receive, respond)
+                dropped = True
+                return
+            status = message["status"]
+            answer_headers.update(_HEADERS)
+            if ignored := scope["state"].get("ignored"):
+                answer_headers["X-Runnel-Ignored"] = ", ".join(ignored)
+            await send(message)
+
+        try:
+            refusal = refuse_two_ends(headers.keys()) or self._refusal(
+                scope["method"], scope["path"], headers
+            )
+            if refusal is not None:
+                await refusal.response(scope["path"])(scope, receive, respond)
+            else:
+                await self._app(asked, body.receive, respond)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if not status:
+                refusal = Refusal("failed", "the server failed; its log has the reason")
+                await refusal.response(scope["path"])(scope, receive, respond)
+        finally:
+            body.count(-body.bytes)
+            # not the path itself: clients choose it
+            path = getattr(asked.get("route"), "path", "other")
+            seconds = time.perf_counter() - started
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.labels(path).observe(seconds)
+            log.info(
+                {
+                    "method": scope["method"],
+                    "path": path,
+                    "status": status,
+                    "seconds": round(seconds, 4),
+                    "tokens": scope["state"].get("tokens", 0),
+                }
+            )
+
+    def _refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
+        host = headers.get("host", "")
+        match = _HOST.fullmatch(host)
+        name = (match[1] or match[2] or "").lower() if match else ""
+        if name not in self._names and address_of(name) is None:
+            return Refusal(
+                "forbidden",
+                f"the Host {host!r} is not served here; start the server with --allow-host"
+                f" {name or 'NAME'}",
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+            return Refusal(
+                "forbidden",
+                f"requests of pages from {origin!r} are not answered; only this server's own"
+                " may ask",
+            )
+        reads = method in ("GET", "HEAD")
+        site = headers.get("sec-fetch-site", "none")
+        opens = reads and path in _PAGES and headers.get("sec-fetch-mode") == "navigate"
+        if site not in ("none", "same-origin") and not opens:
+            return Refusal(
+                "forbidden",
+                f"{site} requests are not answered; only this server's own pages may ask",
+            )
+        public = reads and (path in PUBLIC or path.startswith(PUBLIC_FILES))
+        if self._keys and not public:
+            given = headers.get("authorization", "").encode("latin-1")
+            # All keys are compared, each in constant time, so that the time says nothing about
+            # them.
+            if not sum(hmac.compare_digest(given, b"Bearer " + key) for key in self._keys):
+                return Refusal(
+                    "unauthorized",
+                    "send a valid API key as 'Authorization: Bearer KEY'",
+                    code="invalid_api_key",
+                )
+        return None
+
+    async def _write(self, client: str, message: Message, send: Send) -> None:
+        """Send a part of an answer; a large one in pieces, unread until the last is written: `send`
+        waits until what was sent before has left (the buffer of connections.py has limit 0).
+        """
+        body = message.get("body", b"")
+        if len(body) <= _SMALL_ANSWER:
+            await send(message)
+            return
+        self._unread += {client: len(body)}
+        try:
+            for start in range(0, len(body), _WRITTEN):
+                await send(
+                    {
+                        "type": "http.response.body",
+                        "body": body[start : start + _WRITTEN],
+                        "more_body": True,
+                    }
+                )
+            await send({**message, "body": b""})
+        finally:
+            self._unread += {client: -len(body)}

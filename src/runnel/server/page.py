@@ -1,6 +1,6 @@
 """The page at / and the routes that only it uses. They change with it; programs use /v1.
 
-    page, static       the files of the page
+    page               the page; its other files are below /static (`STATIC`)
     about              the index that can be asked, if there is one
     open_file          reads a file that was dropped on the page, and keeps it in memory
     document           the text of a document of the index, or of an opened file
@@ -21,12 +21,11 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from importlib.resources import files
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from runnel.errors import RunnelError
 from runnel.models.pocket.sentence_vectors import SentenceVectors
@@ -42,49 +41,25 @@ from runnel.server.view import (
     answers_view,
     document_view,
     opened_id,
-    picture_of,
     picture_view,
     read_opened,
 )
-from runnel.server.work import QueuedRequest
+from runnel.server.work import QueuedRequest, take_error
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.page_part import page_part
 
 router = APIRouter(include_in_schema=False)
 
-_TYPES = {
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-}
-_STATIC = {
-    file.name: file
-    for file in (files("runnel.server") / "static").iterdir()
-    if PurePath(file.name).suffix in _TYPES
-}
-
+STATIC = Path(__file__).parent / "static"
 _JSON_LINES = "application/x-ndjson"
 Id = Annotated[str, Query(min_length=1)]
 Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
-Question = Annotated[str, Query(min_length=1, max_length=MAX_QUERY_CHARS)]
-FileName = Annotated[str, Query(min_length=1, max_length=1000)]
 
 
 @router.get("/")
 async def page() -> Response:
     """Return the page."""
-    return await static("index.html")
-
-
-@router.get("/static/{name}")
-async def static(name: str) -> Response:
-    """Return a file of the page."""
-    if name not in _STATIC:
-        raise Refusal("not_found", f"the page has no file {name!r}")
-    return Response(
-        _STATIC[name].read_bytes(), media_type=f"{_TYPES[PurePath(name).suffix]}; charset=utf-8"
-    )
+    return FileResponse(STATIC / "index.html")
 
 
 @router.get("/page/about")
@@ -93,20 +68,23 @@ async def about(context: InContext) -> dict[str, object]:
     loaded = context.loaded()
     if loaded.place is None:  # of the index
         return {"index": None}
-    documents = await asyncio.to_thread(lambda: len(loaded.index.newest()))
-    return {"index": {"name": index_name(loaded.place), "documents": documents}}
+    newest = await asyncio.to_thread(loaded.index.newest)
+    return {"index": {"name": index_name(loaded.place), "documents": len(newest)}}
 
 
 @router.post("/page/files")
-async def open_file(name: FileName, request: Request, context: InContext) -> Response:
+async def open_file(
+    name: Annotated[str, Query(min_length=1, max_length=1000)], request: Request, context: InContext
+) -> Response:
     """Read the file in the body, and keep it in memory; the result is its id."""
-    loaded = context.loaded()
-    retriever = loaded.retriever
+    retriever = context.loaded().retriever
     data = await request.body()
     id = opened_id(name, data)
     if context.opened.get(id) is not None:
         return _last({"id": id})
-    document = await context.work.parse(request, lambda reader: read_opened(reader, name, data))
+    document = await context.work.parse(
+        request, data, lambda reader, path: read_opened(reader, path, name)
+    )
 
     def keep(vectors: SentenceVectors | None) -> dict[str, str]:
         # the bytes of a PDF file are kept for the pictures of its pages
@@ -142,7 +120,12 @@ async def document(id: Id, context: InContext) -> dict[str, object]:
 
 
 @router.get("/page/document/answers")
-async def answers(id: Id, q: Question, request: Request, context: InContext) -> Response:
+async def answers(
+    id: Id,
+    q: Annotated[str, Query(min_length=1, max_length=MAX_QUERY_CHARS)],
+    request: Request,
+    context: InContext,
+) -> Response:
     """Score the sentences of a document; the result is `answers_view`."""
     shown, row = await _shown(context, id)
     loaded = context.loaded()
@@ -159,9 +142,11 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
         def score(progress: Progress) -> Scored:
             return newest.score(q, id, progress=progress)
 
-    texts = [q] if remembered else [q, shown.document.text]  # what the model will read
     return await _streamed(
-        request, context, texts, lambda progress: answers_view(shown.document, score(progress))
+        request,
+        context,
+        [q] if remembered else [q, shown.document.text],
+        lambda progress: answers_view(shown.document, score(progress)),
     )
 
 
@@ -171,18 +156,16 @@ async def picture(
 ) -> dict[str, object]:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
     shown, row = await _shown(context, id)
-    name = shown.file
-    file = shown.pdf
-    if row is not None:
-        name = row.source
-        file = await asyncio.to_thread(_source_of, row)
+    file = shown.pdf if row is None else await asyncio.to_thread(_source_of, row)
     part = await asyncio.to_thread(
         page_part, shown.document.text, shown.document.places(), start, end
     )
     if part is None:
-        raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
+        raise Refusal("not_found", f"{shown.file} has no page with the characters {start}-{end}")
     return await context.work.parse(
-        request, lambda reader: picture_view(picture_of(reader, name, file, part))
+        request,
+        file,
+        lambda reader, path: picture_view(reader.picture(path, part, name=shown.file)),
     )
 
 
@@ -227,14 +210,8 @@ async def _streamed(
         return call(growing(progress, job.expect_wanted))
 
     task = asyncio.create_task(context.run(request, texts, run))
-
-    def end(task: asyncio.Task[tuple[object, int]]) -> None:
-        steps.put_nowait(None)
-        if not task.cancelled():
-            # takes the exception of a request that ended early, so that asyncio does not log it
-            task.exception()
-
-    task.add_done_callback(end)
+    task.add_done_callback(lambda _: steps.put_nowait(None))
+    task.add_done_callback(take_error)
     first = await steps.get()
     if first is None:
         return _last(task.result()[0])
@@ -247,7 +224,7 @@ async def _streamed(
                 step = await steps.get()
             yield _line({"result": task.result()[0]})
         except (Refusal, RunnelError) as error:
-            yield _line({"error": str(error) if isinstance(error, RunnelError) else error.message})
+            yield _line({"error": str(error) if isinstance(error, RunnelError) else error.detail})
         finally:
             task.cancel()  # the client has gone, if it still runs
 

@@ -25,6 +25,7 @@ from runnel.server.context import (
     Body,
     InContext,
     Loaded,
+    ModelBody,
     Query,
     Some,
     Text,
@@ -71,7 +72,7 @@ RankDocument = Annotated[
 ]
 
 
-class RerankRequest(Body):
+class RerankRequest(ModelBody):
     """A query and documents, with the fields of Cohere, Jina and Voyage."""
 
     query: Annotated[
@@ -84,7 +85,6 @@ class RerankRequest(Body):
         ),
     ]
     documents: Annotated[list[RankDocument], Some]
-    model: str | None = None
     top_n: TopN = None
     top_k: TopN = None
     return_documents: bool | None = None
@@ -218,8 +218,10 @@ EitherRequest = Annotated[
 async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded_for(request, body)
-    names = body.rank_fields or ["text"]
-    texts = [_text_of(place, given, names) for place, given in enumerate(body.documents)]
+    texts = [
+        _text_of(place, given, body.rank_fields or ["text"])
+        for place, given in enumerate(body.documents)
+    ]
     objects = [{"text": given} if isinstance(given, str) else given for given in body.documents]
     _, most = body.agreed("top_n", "top_k")
     spans = body.relevant_spans or RelevantSpans(mode="disabled")
@@ -346,8 +348,9 @@ def _ranked(
 
 def _pruned(scored: Scored) -> str:
     """Return the sentences that seem to answer, in reading order."""
-    kept = [one for one in scored.sentences() if probability(one.score) > _LEAST]
-    return " ".join(trimmed(one).text for one in kept)
+    return " ".join(
+        trimmed(one).text for one in scored.sentences() if probability(one.score) > _LEAST
+    )
 
 
 def _spans(scored: Scored, options: RelevantSpans) -> list[Span] | None:

@@ -20,6 +20,7 @@ from runnel.request import Progress
 from runnel.server.context import (
     Body,
     InContext,
+    ModelBody,
     Query,
     Some,
     Text,
@@ -43,12 +44,11 @@ FindDocument = Annotated[
 ]
 
 
-class FindRequest(Body):
+class FindRequest(ModelBody):
     """A query, and the documents to find answering sentences in."""
 
     query: Query
     documents: Annotated[list[FindDocument], Some]
-    model: str | None = None
     top_k: int | None = Field(
         None,
         ge=1,
@@ -148,7 +148,6 @@ class VerifyResponse(BaseModel):
 async def find(body: FindRequest, request: Request, context: InContext) -> FindResponse:
     """Return the sentences of the documents that answer the query."""
     loaded = context.loaded(body.model)
-    retriever = loaded.retriever
     documents = [
         TextDocument(text=text) if isinstance(text, str) else text for text in body.documents
     ]
@@ -156,7 +155,7 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     most = body.top_k or 10
 
     def call(progress: Progress) -> tuple[float | None, list[DocumentSentence]]:
-        ranked = retriever.rank(body.query, texts, unit=body.unit, progress=progress)
+        ranked = loaded.retriever.rank(body.query, texts, unit=body.unit, progress=progress)
         best = [
             (place, sentence)
             for place, scored in enumerate(ranked)
@@ -180,12 +179,13 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
     sentences.
     """
     loaded = context.loaded()
-    index = loaded.index
 
     def call(progress: Progress) -> list[SearchHit]:
         options = {name: value for name, value in body if value is not None}
-        hits = index.newest().search(**options, progress=progress)
-        return [SearchHit(**hit.as_json()) for hit in hits]
+        return [
+            SearchHit(**hit.as_json())
+            for hit in loaded.index.newest().search(**options, progress=progress)
+        ]
 
     documents, _ = await context.run(request, [body.query], call)
     return SearchResponse(
@@ -202,11 +202,10 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
             "give either text or document: the text to look in, or the id of a document of the"
             " index",
         )
-    if body.text is not None:
-        text = body.text
-    else:
-        index = context.loaded().index
-        text = (await asyncio.to_thread(index.document, str(body.document))).text
+    text = body.text
+    if body.document is not None:
+        text = (await asyncio.to_thread(context.loaded().index.document, body.document)).text
+    assert text is not None
 
     def call(progress: Progress) -> VerifyResponse:
         verified = verify_quote(body.quote, text)

@@ -32,7 +32,10 @@ class ServerSettings:
         odd = any(
             not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys
         )
-        if odd or not (self.open_bind or self.api_keys or is_loopback(self.host)):
+        address = address_of(self.host)
+        # whether only this machine reaches it
+        local = self.host == "localhost" if address is None else address.is_loopback
+        if odd or not (self.open_bind or self.api_keys or local):
             problem = (
                 "an API key is not printable ASCII text, and HTTP headers hold no other"
                 if odd
@@ -41,12 +44,6 @@ class ServerSettings:
             raise InputError(
                 f"{problem}; set RUNNEL_API_KEY or --api-key-file, or use --open to serve everyone"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the host."""
-    address = address_of(host)
-    return host == "localhost" if address is None else address.is_loopback
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -16,7 +16,7 @@ from pydantic import Discriminator, Field, Tag
 from starlette.responses import Response
 
 from runnel.models.model import Model
-from runnel.server.context import Body, Context, InContext, Loaded, Some, Text
+from runnel.server.context import Body, Context, InContext, Loaded, ModelBody, Some, Text
 from runnel.server.embeddings import (
     Cut,
     Dimensions,
@@ -89,24 +89,22 @@ class TokenizeRequest(Body):
     prompt_name: Prompt = None
 
 
-class CohereTokenizeRequest(Body):
+class CohereTokenizeRequest(ModelBody):
     """A text to cut into tokens."""
 
     text: Text
-    model: str | None = None
 
 
 @router.post("/embed", response_model=list[list[float]], responses=error_responses("/embed"))
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts."""
-    loaded = context.loaded_for(request, body)
     return await embed_texts(
         context,
         request,
-        _reading(loaded, request, body.inputs, body),
+        _reading(context.loaded_for(request, body), request, body.inputs, body),
         lambda vectors, _: json.dumps([vector.tolist() for vector in vectors]),
         body.agreed("dimensions"),
-        normalize=body.normalize,
+        normalize=body.normalize is not False,
     )
 
 
@@ -122,17 +120,24 @@ async def embed_all(body: EmbedAllRequest, request: Request, context: InContext)
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
         return json.dumps([part.tolist() for part in loaded.embedder.token_vectors(rows, job)])
 
-    wanted = _reading(loaded, request, body.inputs, body)
-    return await read_rows(context, request, wanted, call, most=_MOST_TOKEN_VECTORS)
+    return await read_rows(
+        context,
+        request,
+        _reading(loaded, request, body.inputs, body),
+        call,
+        most=_MOST_TOKEN_VECTORS,
+    )
 
 
 @router.post("/similarity", response_model=list[float], responses=error_responses("/similarity"))
 async def similarity(body: SimilarityRequest, request: Request, context: InContext) -> Response:
     """Return the cosines of a text with others."""
-    loaded = context.loaded_for(request, body)
-    wanted = _reading(loaded, request, "", body.parameters or ReadParameters())
-    texts = {"inputs.source_sentence": body.inputs.source_sentence}
-    texts |= placed("inputs.sentences", body.inputs.sentences)
+    options = body.parameters or ReadParameters()
+    wanted = _reading(context.loaded_for(request, body), request, "", options)
+    texts = {
+        "inputs.source_sentence": body.inputs.source_sentence,
+        **placed("inputs.sentences", body.inputs.sentences),
+    }
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
         source = next(vectors)
@@ -185,8 +190,12 @@ async def tokenize(body: TokenizeRequest, request: Request, context: InContext) 
     given = [body.inputs] if isinstance(body.inputs, str) else body.inputs
 
     def write(texts: Sequence[str]) -> str:
-        special = body.add_special_tokens is not False
-        return json.dumps([tokens_of(loaded.model, text, special=special) for text in texts])
+        return json.dumps(
+            [
+                tokens_of(loaded.model, text, special=body.add_special_tokens is not False)
+                for text in texts
+            ]
+        )
 
     return await list_tokens(context, request, [prompt + text for text in given], write)
 
@@ -209,8 +218,13 @@ async def tokenize_v1(
 
 
 def _reading(loaded: Loaded, request: Request, given: Any, options: ReadParameters) -> TextsToRead:
-    prompt = prompt_for(loaded, request, "prompt_name", options.prompt_name)
-    return TextsToRead.of("inputs", given, prompt, options.truncate, options.truncation_direction)
+    return TextsToRead.of(
+        "inputs",
+        given,
+        prompt_for(loaded, request, "prompt_name", options.prompt_name),
+        options.truncate,
+        options.truncation_direction,
+    )
 
 
 async def list_tokens(
@@ -229,10 +243,11 @@ def tokens_of(model: Model, text: str, *, special: bool = False) -> list[dict[st
     """Return the tokens of a text as objects; `special`: with the tokens around it."""
     template = model.templates["document"]
     encoded = template.encode(model.tokenizer, "document", text)
-    spans = zip(encoded.ids.tolist(), encoded.starts.tolist(), encoded.ends.tolist(), strict=True)
     inside = [
         {"id": id, "text": text[start:stop], "special": False, "start": start, "stop": stop}
-        for id, start, stop in spans
+        for id, start, stop in zip(
+            encoded.ids.tolist(), encoded.starts.tolist(), encoded.ends.tolist(), strict=True
+        )
     ]
     rendered = template.render(model.tokenizer, document=encoded.ids)
     around: list[dict[str, object]] = [

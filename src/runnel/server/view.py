@@ -2,7 +2,7 @@
 
 document_view, answers_view, picture_view    a document's blocks; the sentences that answer a
                                              query; a page of a PDF as a picture
-Opened, read_opened, picture_of              files that were opened on the page, in memory
+Opened, read_opened                          files that were opened on the page, in memory
 report_of                                    the page with a query, its results and their
                                              documents, in one file that fetches nothing
 """
@@ -13,9 +13,8 @@ import html
 import json
 import logging
 import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -29,7 +28,7 @@ from runnel.models.scored import Scored
 from runnel.records import unanswered
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
-from runnel.text.documents.page_part import PagePart, PagePicture, page_part
+from runnel.text.documents.page_part import PagePicture, page_part
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_paragraphs
 
@@ -60,8 +59,8 @@ _MODULES = (
     "app",
     "report",
 )
-_IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export ", re.MULTILINE)
+# what one script does not need of a module: whole imports, and the word "export"
+_OF_MODULES = re.compile(r"^(?:import .*\n|export )", re.MULTILINE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = re.compile(r'<link rel="icon".*?</script>\n', re.DOTALL)
 
@@ -71,15 +70,15 @@ def document_view(document: DocumentText) -> dict[str, object]:
     pieces of bounded size.
     """
     text = document.text
-    rows: list[BlockRow] = [
-        (block.start, block.end, block.kind, block.page) for block in document.blocks
-    ]
-    rows = rows or [
+    rows: list[BlockRow] = document.places().spans() or [
         (a, a + len(text[a:b].rstrip()), "paragraph", None)
         for a, b in split_paragraphs(text).tolist()
     ]
-    blocks = [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)]
-    return {"text": text, "characters": len(text), "blocks": blocks}
+    return {
+        "text": text,
+        "characters": len(text),
+        "blocks": [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)],
+    }
 
 
 def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
@@ -102,8 +101,9 @@ def answers_view(document: DocumentText, scored: Scored) -> dict[str, object]:
     (`heat`), and the probability that it answers at all (`answers`).
     """
     count = max(1, min(_MARKED, len(scored) // _SHARE))
-    calibrated = scored.answers is not None
-    best = answering(FileDocument("", document), scored, count, calibrated=calibrated)
+    best = answering(
+        FileDocument("", document), scored, count, calibrated=scored.answers is not None
+    )
     return {
         "sentences": [sentence.as_json() for sentence, _ in best],
         "heat": _heat(scored),
@@ -163,31 +163,16 @@ def opened_id(name: str, data: bytes) -> str:
     )
 
 
-def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
-    """Read a file in memory, by way of a temporary file that is removed at once; an empty one and
-    rows are refused.
-    """
-    with _as_file(data) as path:
-        document = next(reader.read(path, name=name), None)
-    if document is None or document.id is not None or not document.text.strip():
-        empty = document is not None and document.id is None
-        rows = "has rows, a document each; index it with runnel index, and search the index"
-        raise InputError(f"{name} {'is empty' if empty else rows}")
+def read_opened(reader: DocumentReader, path: Path, name: str) -> DocumentText:
+    """Read a file that was opened under a name; an empty one and rows are refused."""
+    document = next(reader.read(path, name=name), None)
+    if document is None or document.id is not None:
+        raise InputError(
+            f"{name} has rows, a document each; index it with runnel index, and search the index"
+        )
+    if not document.text.strip():
+        raise InputError(f"{name} is empty")
     return document
-
-
-def picture_of(reader: DocumentReader, name: str, data: bytes, part: PagePart) -> PagePicture:
-    """Return a page of a PDF file in memory."""
-    with _as_file(data) as path:
-        return reader.picture(path, part, name=name)
-
-
-@contextmanager
-def _as_file(data: bytes) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
-        path = Path(folder) / "file"
-        path.write_bytes(data)
-        yield path
 
 
 def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
@@ -198,33 +183,30 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         _id(source.file, source.document.id): (source, scored)
         for source, scored in findings.documents
     }
-    hits: dict[str, dict[str, Any]] = {}
+    sentences = defaultdict(list)
     for sentence in findings.sentences:
-        name = _id(sentence.file, sentence.id)
-        title = documents[name][0].document.title or ""
-        hit = hits.setdefault(name, {"id": name, "name": name, "title": title, "sentences": []})
-        hit["sentences"].append(sentence.as_json())
+        sentences[_id(sentence.file, sentence.id)].append(sentence.as_json())
+    hits = []
     views = {}
-    for name, hit in hits.items():
+    for name, found in sentences.items():
         source, scored = documents[name]
-        view = {"pages": source.document.pages, "answers": answers_view(source.document, scored)}
-        view |= _pictures(source, hit["sentences"], reader) | document_view(source.document)
-        views[name] = hit | view
+        document = source.document
+        hit = {"id": name, "name": name, "title": document.title or "", "sentences": found}
+        view = {"pages": document.pages, "answers": answers_view(document, scored)}
+        hits.append(hit)
+        views[name] = hit | view | _pictures(source, found, reader) | document_view(document)
     read = [file for file in findings.files if file.sentences]
     scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
     held = {
         "query": query,
         "scope": scope,
         "answers": findings.answers,
-        "hits": list(hits.values()),
+        "hits": hits,
         "documents": views,
     }
     static = files("runnel.server") / "static"
-    script = _EXPORT.sub(
-        "",
-        _IMPORT.sub(
-            "", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)
-        ),
+    script = _OF_MODULES.sub(
+        "", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)
     )
     style = (static / "page.css").read_text(encoding="utf-8")
     policy = (
@@ -237,8 +219,7 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         f' type="application/json" id="held">{_json(held)}</script>\n<script'
         f' type="module">{script}</script>\n'
     )
-    page = (static / "index.html").read_text(encoding="utf-8")
-    return _HEAD.sub(lambda _: head, page, count=1)
+    return _HEAD.sub(lambda _: head, (static / "index.html").read_text(encoding="utf-8"), count=1)
 
 
 def _id(file: str, row: str | None) -> str:
@@ -274,8 +255,10 @@ def _json(value: object) -> str:
     """Return JSON that neither ends its element nor holds half of a surrogate pair, as the name of
     a file may.
     """
-    text = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
-    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _SURROGATES.sub(
+        lambda found: f"\\u{ord(found[0]):04x}",
+        json.dumps(value, ensure_ascii=False).replace("<", "\\u003c"),
+    )
 
 
 def _source(text: str) -> str:

@@ -2,7 +2,6 @@
 here, in a lane of threads.
 
     QueuedRequest   one request: its tokens, and how it is ended early
-    _Lane           threads for one kind of request, first come, first served
     Work            the queue; `run` for model calls, `parse` for files, `drain` at the end
 
 Short and long requests have threads of their own, so that a question never waits behind long
@@ -11,16 +10,16 @@ those in which `pocket` reads sentences take turns, a step each. A request ends 
 `progress` callback raises.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import math
+import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -32,9 +31,8 @@ from runnel.text.documents.reader import DocumentReader
 
 T = TypeVar("T")
 _SHORT_CHARS = 1 << 14  # a request with more text is long
-_SHORT_THREADS = 16
-_LONG_THREADS = 4
-_PARSING = 2  # files at the same time
+# lane -> its threads, which requests get in the order in which they come
+_THREADS = {"short": 16, "long": 4, "count-short": 1, "count-long": 1, "parse": 2}
 _MEMORY_S = 60.0  # seconds of work, about, that the measured speed is a mean of
 _STOP_S = 10.0  # the longest wait for cancelled calls, which end after their current step
 
@@ -42,15 +40,13 @@ _STOP_S = 10.0  # the longest wait for cancelled calls, which end after their cu
 class QueuedRequest:
     """One request in the queue, and the `progress` of its model call."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: "Work") -> None:
         self._work = work
         self.tokens = 0  # counted before the call
         self.read = 0
         self.refusal: Refusal | None = None  # why the request was cancelled
         self.cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # stops work that does not check for cancellation itself
-        self.stop: Callable[[], None] | None = None
-        self.turn: asyncio.Task[bool] | None = None  # done when it has a thread
+        self.call: Future[Any] = Future()  # what a thread does for it, or will do
 
     def __call__(self, done: int, total: int | None) -> None:
         """Record the tokens read so far; raise Cancelled if the request has ended."""
@@ -59,7 +55,7 @@ class QueuedRequest:
 
     def expect_wanted(self) -> None:
         if self.refusal is not None:
-            raise Cancelled(self.refusal.message)
+            raise Cancelled(self.refusal.detail)
 
     def expect_few(self, tokens: int, most: int | None = None) -> None:
         """Check a count so far: the request may have ended, or have too many tokens already
@@ -69,47 +65,20 @@ class QueuedRequest:
         limit = self._work._settings.max_request_tokens
         most = limit if most is None else min(most, limit)
         if tokens > most:
-            message = f"the request has more than {most:,} tokens; send several requests"
-            raise Refusal("too_long", message, code="context_length_exceeded")
+            raise Refusal(
+                "too_long",
+                f"the request has more than {most:,} tokens; send several requests",
+                code="context_length_exceeded",
+            )
 
     def cancel(self, refusal: Refusal) -> None:
-        """End the request: the client is answered now; a running call ends
-        after its current step.
+        """End the request: the client is answered now; a running call ends after its current step,
+        and one that waits for a thread leaves the queue.
         """
         self.refusal = refusal
-        if self.stop is not None:
-            self.stop()
+        self.call.cancel()
         if not self.cancelled.done():
             self.cancelled.set_result(None)
-        if self.turn is not None:
-            self.turn.cancel()
-
-
-class _Lane:
-    """Threads for one kind of request: first come, first served."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self.count = ThreadPoolExecutor(1, f"count-{name}")
-        self.run = ThreadPoolExecutor(threads, name)
-        self.running = 0
-        self._free = asyncio.Semaphore(threads)
-
-    @asynccontextmanager
-    async def thread(self, job: QueuedRequest) -> AsyncIterator[None]:
-        """Wait for a free thread and hold it; a request that ends first leaves the queue."""
-        job.turn = asyncio.ensure_future(self._free.acquire())
-        await job.turn
-        self.running += 1
-        try:
-            job.expect_wanted()  # it may have ended just now
-            yield
-        finally:
-            self.running -= 1
-            self._free.release()
-
-    def close(self) -> None:
-        for pool in (self.count, self.run):
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Work:
@@ -117,9 +86,7 @@ class Work:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        # by whether the request is long
-        self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
-        self._parsing = _Lane("parse", _PARSING)
+        self._lanes = {name: ThreadPoolExecutor(most, name) for name, most in _THREADS.items()}
         # asyncio itself keeps no reference to running tasks
         self._jobs: dict[asyncio.Task[object], QueuedRequest] = {}
         self._lock = threading.Lock()  # guards the counters below, which threads change
@@ -131,13 +98,13 @@ class Work:
 
     @property
     def running(self) -> int:
-        """Return the number of requests that read with a model."""
-        return sum(lane.running for lane in self._lanes.values())
+        """Return the number of requests that a thread works on."""
+        return sum(job.call.running() for job in self._jobs.values())
 
     @property
     def waiting(self) -> int:
-        """Return the number of requests that are counted or wait for a thread."""
-        return len(self._jobs) - self.running - self._parsing.running
+        """Return the number of requests that wait for a thread."""
+        return len(self._jobs) - self.running
 
     def expect_open(self) -> None:
         if self.draining:
@@ -157,35 +124,35 @@ class Work:
         """
         self.expect_open()
         job = QueuedRequest(self)
-        result = await self._wait(
-            request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call)
-        )
+        lane = "long" if characters > _SHORT_CHARS else "short"
+        result = await self._wait(request, job, self._run(job, lane, count, call))
         return result, job.tokens
 
-    async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
-        """Read a file for a request, in a thread, a few at the same time. What parses it ends with
-        the request.
+    async def parse(
+        self, request: Request, data: bytes, call: Callable[[DocumentReader, Path], T]
+    ) -> T:
+        """Read a file in memory for a request, in a thread, a few at the same time, by way of a
+        temporary file that is removed at once. What parses it ends with the request.
         """
         self.expect_open()
         job = QueuedRequest(self)
+        reader = DocumentReader()
+        job.cancelled.add_done_callback(lambda _: reader.stop())
 
-        def read() -> T:
-            with DocumentReader() as reader:
-                job.stop = reader.stop
-                job.expect_wanted()  # it may have ended while it waited
-                return call(reader)
+        def read(job: QueuedRequest) -> T:
+            with reader, tempfile.TemporaryDirectory(prefix="runnel-") as folder:
+                path = Path(folder) / "file"
+                path.write_bytes(data)
+                return call(reader, path)
 
-        async def parse() -> T:
-            async with self._parsing.thread(job):
-                return await asyncio.get_running_loop().run_in_executor(self._parsing.run, read)
-
-        return await self._wait(request, job, parse())
+        return await self._wait(request, job, self._in_thread(job, "parse", read))
 
     async def _wait(self, request: Request, job: QueuedRequest, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work of a request returns, or end it."""
         task = asyncio.create_task(work)
         self._jobs[task] = job
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._jobs.pop)
+        task.add_done_callback(take_error)
         gone = asyncio.create_task(_disconnect(request))
         try:
             ends: set[asyncio.Future[Any]] = {task, gone, job.cancelled}
@@ -195,13 +162,14 @@ class Work:
         finally:
             gone.cancel()
             if not task.done() and job.refusal is None:
-                limit = (
-                    f"the request took longer than {self._settings.deadline_s:g} s; send less text"
-                )
                 job.cancel(
                     Refusal("gone", "the client disconnected")
                     if gone.done()
-                    else Refusal("deadline", limit)
+                    else Refusal(
+                        "deadline",
+                        f"the request took longer than {self._settings.deadline_s:g} s; send less"
+                        " text",
+                    )
                 )
         if gone.done():  # the thread still holds the texts, which count until this returns
             await asyncio.wait({task})
@@ -212,54 +180,47 @@ class Work:
     async def _run(
         self,
         job: QueuedRequest,
-        lane: _Lane,
+        lane: str,
         count: Callable[[QueuedRequest], int],
         call: Callable[[QueuedRequest], T],
     ) -> T:
-        loop = asyncio.get_running_loop()
-
-        def wanted_count() -> int:
-            job.expect_wanted()  # it may have ended while it waited
-            return count(job)
-
         try:
-            self._admit(job, await loop.run_in_executor(lane.count, wanted_count))
-            async with lane.thread(job):
-                self._start()
-                return await loop.run_in_executor(lane.run, call, job)
+            self._admit(job, await self._in_thread(job, f"count-{lane}", count))
+            return await self._in_thread(job, lane, call)
         finally:
-            if lane is self._lanes[True]:
-                loop.run_in_executor(lane.count, _trim)
+            if lane == "long":
+                self._lanes["count-long"].submit(_trim)
             with self._lock:
                 self.left -= max(0, job.tokens - job.read)
 
-    def _forget(self, task: asyncio.Task[object]) -> None:
-        del self._jobs[task]
-        if not task.cancelled():
-            # takes the exception of a request that ended early, so that asyncio does not log it
-            task.exception()
+    async def _in_thread(
+        self, job: QueuedRequest, lane: str, call: Callable[[QueuedRequest], T]
+    ) -> T:
+        """Return what a call for a request returns in a thread of a lane."""
+        # A pool keeps what was cancelled until a thread is free: then this list is empty, so that
+        # texts of clients that have left are let go at once.
+        calls = [partial(call, job)]
+        job.call = self._lanes[lane].submit(lambda: calls.pop()())
+        try:
+            return await asyncio.wrap_future(job.call)
+        finally:
+            calls.clear()
 
     def _admit(self, job: QueuedRequest, tokens: int) -> None:
         job.expect_few(tokens)
-        if self.left and self.left + tokens > (most := self._settings.max_queue_tokens):
-            message = (
-                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {most:,}"
-                " would be exceeded; retry later"
-            )
+        if self.left and self.left + tokens > self._settings.max_queue_tokens:
             raise Refusal(
                 "busy",
-                message,
+                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of"
+                f" {self._settings.max_queue_tokens:,} would be exceeded; retry later",
                 code="rate_limit_exceeded",
                 retry_after_s=self.retry_after_s(tokens),
             )
         job.tokens = tokens
         with self._lock:
-            self.left += tokens
-
-    def _start(self) -> None:
-        with self._lock:
-            if self.running == 1:  # it is the only one: seconds without work do not count
+            if not self.left:  # seconds without work do not count
                 self._since = time.perf_counter()
+            self.left += tokens
 
     def _record(self, job: QueuedRequest, tokens: int) -> None:
         with self._lock:
@@ -305,8 +266,14 @@ class Work:
             job.cancel(_stopping())
 
     def close(self) -> None:
-        for lane in (*self._lanes.values(), self._parsing):
-            lane.close()
+        for pool in self._lanes.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def take_error(task: asyncio.Task[Any]) -> None:
+    """Take the error of a task whose client may have left, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _stopping() -> Refusal:
