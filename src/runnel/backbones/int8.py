@@ -3,8 +3,6 @@
 N  outputs     K  inputs
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -70,7 +68,7 @@ class Int8Linear(nn.Module):
             self._words.device
         )
 
-    def packed(self, groups: int) -> Int8Weights:
+    def packed(self, groups: int) -> "Int8Weights":
         """Pack the weight for `ops.int8_matmul.multiply` with `groups` groups of inputs, on the
         CPU, and keep only that form.
         """

@@ -5,9 +5,8 @@ dimension, the layer as its second, and is fp32 unless asked otherwise, so that 
 contiguous block that can be saved, forked or handed to another step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -37,11 +36,6 @@ class State:
         return self.tensors[name]
 
     @property
-    def bytes(self) -> int:
-        """Bytes held by all rows together."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
-
-    @property
     def dtype(self) -> torch.dtype:
         return next(iter(self.tensors.values())).dtype
 
@@ -50,7 +44,7 @@ class State:
         shapes: Mapping[str, tuple[int, ...]],
         source: str = "the state",
         rows: int | None = None,
-    ) -> State:
+    ) -> Self:
         """Return the state if it has a backbone's tensors: kernels take their shapes on trust.
 
         Args:
@@ -77,26 +71,25 @@ class State:
             )
         return self
 
-    def select(self, rows: Sequence[int] | Tensor) -> State:
+    def select(self, rows: Sequence[int] | Tensor) -> "State":
         """Return a copy of these rows, in this order; rows may repeat."""
         index = torch.as_tensor(rows, dtype=torch.int64)
         tensors = {k: v.index_select(0, index.to(v.device)) for k, v in self.tensors.items()}
         return State(tensors, self.tokens.index_select(0, index))
 
     @staticmethod
-    def concatenate(states: Iterable[State]) -> State:
+    def concatenate(states: Iterable["State"]) -> "State":
         """Return one state with the rows of all `states`, in order."""
         parts = list(states)
-        names = parts[0].tensors
         return State(
-            {k: torch.cat([p.tensors[k] for p in parts]) for k in names},
+            {k: torch.cat([p.tensors[k] for p in parts]) for k in parts[0].tensors},
             torch.cat([p.tokens for p in parts]),
         )
 
-    def clone(self) -> State:
+    def clone(self) -> "State":
         return State({k: v.clone() for k, v in self.tensors.items()}, self.tokens.clone())
 
-    def to(self, target: torch.dtype | torch.device | str) -> State:
+    def to(self, target: torch.dtype | torch.device | str) -> "State":
         """Return the state in another floating dtype or on another device; the counts stay on the
         CPU.
         """
