@@ -47,18 +47,24 @@ class Array(Protocol):
     """What an array of numpy and a tensor of torch have in common."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of its dimensions."""
 
     @property
-    def dtype(self) -> Any: ...
+    def dtype(self) -> Any:
+        """The dtype of its numbers, numpy's or torch's."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the length of the first dimension."""
 
-    def __getitem__(self, places: Any, /) -> Any: ...
+    def __getitem__(self, places: Any, /) -> Any:
+        """Return the numbers at these places."""
 
-    def sum(self) -> Any: ...
+    def sum(self) -> Any:
+        """Return the sum of all numbers."""
 
-    def cumsum(self, axis: int, /) -> Any: ...
+    def cumsum(self, axis: int, /) -> Any:
+        """Return running sums along a dimension."""
 
 
 Text = TypeVar("Text")

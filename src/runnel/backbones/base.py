@@ -35,7 +35,8 @@ class FastPath(Protocol):
 
     def step(
         self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Return hidden vectors (T, D); the other arguments are those of `Backbone.step`."""
 
 
 # the ids of the begin and end marker by the name of a vocabulary, see `models/foreign/bare.py`

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from runnel.errors import StateError
 
-_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-
 
 class State:
     """The states of S sequences.
@@ -62,7 +60,7 @@ class State:
         floats = {
             name: tensor.dtype
             for name, tensor in self.tensors.items()
-            if tensor.dtype not in _FLOATS
+            if not tensor.is_floating_point()
         }
         if held != expected or floats:
             raise StateError(

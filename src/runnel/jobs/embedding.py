@@ -245,7 +245,7 @@ class BlockEmbedder:
         """
         facts = _write_vectors(self._journal, self._embedder.dimension, precision, ranges)
         if facts["truncated"]:
-            limit = self._embedder.text_limit(self._max_tokens)
+            limit = self._embedder.model.text_limit(self._max_tokens)
             notify(
                 f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {limit}"
                 " tokens"

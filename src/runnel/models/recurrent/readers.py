@@ -52,9 +52,6 @@ class StateStream(Stream):
 
     def _start(self, lead: str) -> None:
         backbone = self._model.backbone
-        # Raise now, with the backbone's own message, if it has no state. `zeros(1)` are the bounds
-        # of no sequences.
-        backbone.check_whole(np.zeros(1), continues=not backbone.recurrent)
         self._tokens = self._model.tokenizer.stream()
         self._state = backbone.new_state(1)  # after the words that cannot change any more
         self._total = 0.0  # the sum of the weights in `_sum`
