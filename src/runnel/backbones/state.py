@@ -8,6 +8,7 @@ contiguous block that can be saved, forked or handed to another step.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,6 +69,19 @@ class State:
                 " point; use the model that made it, or read the text again"
             )
         return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the tensors as "state.NAME", and "tokens", to store them; `of` reads them."""
+        tensors = {f"state.{name}": t.detach().cpu().numpy() for name, t in self.tensors.items()}
+        return {**tensors, "tokens": self.tokens.numpy()}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Self:
+        """Return the state that was stored as `arrays`, among others; `shapes` as for `check`.
+        Raise StateError or KeyError if it has not these tensors.
+        """
+        tensors = {name: torch.from_numpy(arrays[f"state.{name}"]) for name in shapes}
+        return cls(tensors, torch.from_numpy(arrays["tokens"])).check(shapes)
 
     def select(self, rows: Sequence[int] | Tensor) -> "State":
         """Return a copy of these rows, in this order; rows may repeat."""

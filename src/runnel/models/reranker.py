@@ -336,8 +336,7 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
         expect_series(
             documents, "documents", "a list of texts or Documents, or a mapping from ids to texts"
         )
-    items: Iterable[tuple[str, Any]]
-    items = (
+    items: Iterable[tuple[str, Any]] = (
         documents.items()
         if isinstance(documents, Mapping)
         else ((str(place), item) for place, item in enumerate(documents))

@@ -172,7 +172,6 @@ class PassageReader(Reader):
         for result, vectors in zip(results, self._vectors(pooled), strict=True):
             spans, sums = result.tag
             tokens_read = len(sums.layout.ids)
-            memory = sums.result() if options.remember else None
             read.append(
                 ReadDocument(
                     vector=vectors[-1],
@@ -181,7 +180,7 @@ class PassageReader(Reader):
                     tokens=tokens_read,
                     tokens_read=tokens_read,
                     saved=None,
-                    memory=memory,
+                    memory=sums.result() if options.remember else None,
                 )
             )
         return read
