@@ -191,6 +191,7 @@ def fake_model(**more: Any) -> SimpleNamespace:
     return SimpleNamespace(
         fingerprint=lambda: "f00d",
         prompts={"query": "q: "},
+        text_limit=lambda max_tokens: max_tokens,
         tokenizer=SimpleNamespace(encode=lambda text: SimpleNamespace(ids=text.split())),
         **more,
     )
@@ -208,9 +209,6 @@ class FakeEmbedder:
         self.stop_after = stop_after
         self.seen: list[str] = []
         self.options: list[tuple[str | None, int | None]] = []
-
-    def text_limit(self, max_tokens: int | None) -> int | None:
-        return max_tokens
 
     def is_empty(self, text: str) -> bool:
         return not text.strip()
@@ -257,9 +255,6 @@ class FakeReranker:
         self.remembers = remembers
         self.remembered: list[tuple[list[str], Path | None, str]] = []
         self.ranked: list[str] = []
-
-    def pair_limit(self, max_tokens: int | None) -> int | None:
-        return max_tokens
 
     def remember(
         self,

@@ -35,7 +35,8 @@ class FastPath(Protocol):
 
     def step(
         self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Return hidden vectors (T, D); the other arguments are those of `Backbone.step`."""
 
 
 # the ids of the begin and end marker by the name of a vocabulary, see `models/foreign/bare.py`
@@ -101,9 +102,9 @@ class Backbone(Blocks, nn.Module, ABC):
     @abstractmethod
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
-    ) -> tuple[Tensor, State]:
-        """Run embedded tokens (T, D) through all layers and the final norm, and return what
-        `forward` returns, without the numbers of tokens; `state` is left unchanged.
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run embedded tokens (T, D) through all layers and the final norm; return the hidden
+        vectors and the tensors of the state after them, by name. `state` is left unchanged.
         """
 
     @abstractmethod
@@ -124,8 +125,8 @@ class Backbone(Blocks, nn.Module, ABC):
                 logging.WARNING if lost else logging.INFO,
             )
             return
-        family = type(self).__module__.rpartition(".")[0]
-        kernels = import_module(f"{family}.cpu")  # here, because numba takes a while to import
+        # here, because numba takes a while to import
+        kernels = import_module(type(self).__module__.rpartition(".")[0] + ".cpu")
         self.fast = getattr(kernels, f"{type(self).__name__}Cpu")(self)
         say_once(f"{self.title} runs with kernels compiled for this processor")
 
@@ -210,9 +211,8 @@ class Backbone(Blocks, nn.Module, ABC):
             torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
         ):
             hidden, new = self._forward(self.embed_with(ids, added), cu_seqlens, state, recompute)
-            base = torch.zeros(len(new), dtype=torch.int64) if state is None else state.tokens
-            new.tokens = base + cu_seqlens.diff().to(base)
-            return hidden, new
+            tokens = cu_seqlens.diff().to("cpu", torch.int64)
+            return hidden, State(new, tokens if state is None else state.tokens + tokens)
         rows = torch.arange(cu_seqlens.numel() - 1)
         pool = self.new_state(rows.numel()) if state is None else state.clone()
         read_rows = rows if self.recurrent else torch.full_like(rows, -1)  # no state to read
@@ -261,7 +261,7 @@ class Backbone(Blocks, nn.Module, ABC):
                 tensor[fresh] = 0
         hidden, new = self._forward(hidden, cu_seqlens, state)
         kept = write_rows >= 0
-        for name, tensor in new.tensors.items():
+        for name, tensor in new.items():
             pool[name][write_rows[kept]] = tensor[kept].to(pool[name].dtype)
         return hidden
 

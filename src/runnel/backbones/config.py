@@ -86,17 +86,13 @@ class Blocks:
     own_sentences: bool = (
         False  # whether it has layers for sentences alone: see `encoder/config.py`
     )
-    config: BackboneConfig
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
 
     def set_config(self, config: Any) -> None:
         """Take the sizes of a config."""
-        self.config = config
-        self.vocab_size = config.vocab_size
-        self.hidden_size = config.hidden_size
-        self.num_layers = config.num_layers
+        self.config: BackboneConfig = config
+        self.vocab_size: int = config.vocab_size
+        self.hidden_size: int = config.hidden_size
+        self.num_layers: int = config.num_layers
 
     @property
     def recurrent(self) -> bool:

@@ -15,10 +15,8 @@ D  hidden_size
 G  groups of inputs that share a scale, in 8 bits
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -46,10 +44,10 @@ class Activations(NamedTuple):
     array: np.ndarray  # the view of the kernels, bf16 as bit patterns (uint16)
     scale: Floats  # in 8 bits (..., T, G); for numbers, which have no scale, (T, 0)
 
-    @staticmethod
-    def of(tensor: Tensor) -> Activations:
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
         """Return fp32 or bf16 numbers (T, K) with their two views."""
-        return Activations(tensor, as_array(tensor), np.empty((len(tensor), 0), np.float32))
+        return cls(tensor, as_array(tensor), np.empty((len(tensor), 0), np.float32))
 
 
 class Product:
@@ -87,6 +85,56 @@ class Product:
             torch.mm(x.tensor, self._layer.weight.t(), out=columns)
         if self._bias is not None:
             columns.add_(self._bias)
+
+
+class ResidualStream(NamedTuple):
+    """The residual stream of a step, its normed copy, which products read, and the output of the
+    latest block, which the next norm adds to it.
+
+    `squares` and `count` of `norm` and `end` are for Mamba-2 alone, whose block divides its output
+    late; `add_rms_norm` explains them. The defaults add `out` as it is.
+    """
+
+    tensor: Tensor  # (T, D) fp32
+    array: Floats  # a view of `tensor`
+    normed: Activations  # (T, D)
+    out: Activations  # (T, D), zero before the first block
+    eps: float  # of the norms
+    nothing: Floats  # (T, 0): stands for squares and for scales where there are none
+    memory: StepMemory
+
+    def norm(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> None:
+        """Add `out` to the residual stream and set `normed` to its RMSNorm."""
+        self._add(weight, squares, count, self.normed.array, self.normed.scale)
+
+    def end(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> Tensor:
+        """Add `out` to the residual stream and return its RMSNorm, (T, D) fp32."""
+        hidden = torch.empty_like(self.tensor)
+        self._add(weight, squares, count, hidden.numpy(), self.nothing)
+        return hidden
+
+    def _add(
+        self,
+        weight: Floats,
+        squares: Floats | None,
+        count: int,
+        out: np.ndarray,
+        scales: Floats,
+    ) -> None:
+        squares = self.nothing if squares is None else squares
+        with parallel():
+            scratch = self.memory.scratch("row", self.array.shape[1])
+            add_rms_norm(
+                self.array,
+                self.out.array,
+                squares,
+                count,
+                weight,
+                self.eps,
+                out,
+                scales,
+                scratch,
+            )
 
 
 class CpuStep(ABC):
@@ -173,58 +221,8 @@ class CpuStep(ABC):
         updated in place.
         """
         tokens, width = residual.shape
-        nothing = np.empty((len(residual), 0), np.float32)
         normed = self._inputs("normed", tokens, width)
         out = self._numbers("out", tokens, width)
         out.tensor.zero_()
+        nothing = np.empty((tokens, 0), np.float32)
         return ResidualStream(residual, residual.numpy(), normed, out, eps, nothing, self._memory)
-
-
-class ResidualStream(NamedTuple):
-    """The residual stream of a step, its normed copy, which products read, and the output of the
-    latest block, which the next norm adds to it.
-
-    `squares` and `count` of `norm` and `end` are for Mamba-2 alone, whose block divides its output
-    late; `add_rms_norm` explains them. The defaults add `out` as it is.
-    """
-
-    tensor: Tensor  # (T, D) fp32
-    array: Floats  # a view of `tensor`
-    normed: Activations  # (T, D)
-    out: Activations  # (T, D), zero before the first block
-    eps: float  # of the norms
-    nothing: Floats  # (T, 0): stands for squares and for scales where there are none
-    memory: StepMemory
-
-    def norm(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> None:
-        """Add `out` to the residual stream and set `normed` to its RMSNorm."""
-        self._add(weight, squares, count, self.normed.array, self.normed.scale)
-
-    def end(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> Tensor:
-        """Add `out` to the residual stream and return its RMSNorm, (T, D) fp32."""
-        hidden = torch.empty_like(self.tensor)
-        self._add(weight, squares, count, hidden.numpy(), self.nothing)
-        return hidden
-
-    def _add(
-        self,
-        weight: Floats,
-        squares: Floats | None,
-        count: int,
-        out: np.ndarray,
-        scales: Floats,
-    ) -> None:
-        squares = self.nothing if squares is None else squares
-        with parallel():
-            scratch = self.memory.scratch("row", self.array.shape[1])
-            add_rms_norm(
-                self.array,
-                self.out.array,
-                squares,
-                count,
-                weight,
-                self.eps,
-                out,
-                scales,
-                scratch,
-            )

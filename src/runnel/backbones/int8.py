@@ -3,8 +3,6 @@
 N  outputs     K  inputs
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,22 +34,20 @@ class Int8Linear(nn.Module):
     state dict are made from that, bit by bit.
     """
 
-    bias: Tensor | None
-    weight_scale: Tensor
-    _rows: Tensor | None  # the weight, until it is packed
     _words: Tensor | None  # `words` and `offsets` of `ops.int8_matmul.Int8Weights`
     _offsets: Tensor | None
 
     def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
         super().__init__()
         self.in_features, self.out_features = inputs, outputs
-        self.register_buffer(
-            "_rows", torch.zeros(outputs, inputs, dtype=torch.int8), persistent=False
+        self.weight_scale = nn.Buffer(torch.ones(outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        # the weight, until it is packed
+        self._rows: Tensor | None = nn.Buffer(
+            torch.zeros(outputs, inputs, dtype=torch.int8), persistent=False
         )
         self.register_buffer("_words", None, persistent=False)
         self.register_buffer("_offsets", None, persistent=False)
-        self.register_buffer("weight_scale", torch.ones(outputs))
-        self.register_parameter("bias", nn.Parameter(torch.zeros(outputs)) if bias else None)
 
     @property
     def weight(self) -> Tensor:
@@ -70,7 +66,7 @@ class Int8Linear(nn.Module):
             self._words.device
         )
 
-    def packed(self, groups: int) -> Int8Weights:
+    def packed(self, groups: int) -> "Int8Weights":
         """Pack the weight for `ops.int8_matmul.multiply` with `groups` groups of inputs, on the
         CPU, and keep only that form.
         """

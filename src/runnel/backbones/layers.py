@@ -156,8 +156,6 @@ Mixer = TypeVar("Mixer", bound=nn.Module)
 class MixerLayer(nn.Module, Generic[Mixer]):
     """One block: norm, mixer and residual."""
 
-    mixer: Mixer
-
     def __init__(self, config: Any, mixer: Callable[[Any], Mixer]) -> None:
         super().__init__()
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -200,7 +198,7 @@ class BlockBackbone(Backbone, Generic[Block]):
 
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         names = list(self.state_shapes())
         after = []
@@ -210,10 +208,7 @@ class BlockBackbone(Backbone, Generic[Block]):
             ]
             hidden, *ends = run_layer(layer, recompute, hidden, cu_seqlens, *before)
             after.append(ends)
-        tensors = {
+        return self.norm_f(hidden), {
             name: torch.stack(ends, dim=1)
             for name, ends in zip(names, zip(*after, strict=True), strict=True)
         }
-        return self.norm_f(hidden), State(
-            tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64)
-        )

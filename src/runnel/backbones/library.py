@@ -230,7 +230,6 @@ def open_library(
 
     cls: Any = CrossEncoder if scores else SentenceTransformer
     options: Any = {"trust_remote_code": own_code, "local_files_only": True}
-    loading = options | {"dtype": wanted}
     with _whole_weights(folder):
         try:
             if mode is None:
@@ -240,7 +239,7 @@ def open_library(
             else:
                 reader = Transformer(
                     str(folder),
-                    model_kwargs=loading,
+                    model_kwargs=options | {"dtype": wanted},
                     processor_kwargs=options,
                     config_kwargs=options,
                 )

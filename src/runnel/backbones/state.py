@@ -5,16 +5,14 @@ dimension, the layer as its second, and is fp32 unless asked otherwise, so that 
 contiguous block that can be saved, forked or handed to another step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from runnel.errors import StateError
-
-_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
 class State:
@@ -37,11 +35,6 @@ class State:
         return self.tensors[name]
 
     @property
-    def bytes(self) -> int:
-        """Bytes held by all rows together."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
-
-    @property
     def dtype(self) -> torch.dtype:
         return next(iter(self.tensors.values())).dtype
 
@@ -50,7 +43,7 @@ class State:
         shapes: Mapping[str, tuple[int, ...]],
         source: str = "the state",
         rows: int | None = None,
-    ) -> State:
+    ) -> Self:
         """Return the state if it has a backbone's tensors: kernels take their shapes on trust.
 
         Args:
@@ -68,7 +61,7 @@ class State:
         floats = {
             name: tensor.dtype
             for name, tensor in self.tensors.items()
-            if tensor.dtype not in _FLOATS
+            if not tensor.is_floating_point()
         }
         if held != expected or floats:
             raise StateError(
@@ -77,26 +70,38 @@ class State:
             )
         return self
 
-    def select(self, rows: Sequence[int] | Tensor) -> State:
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the tensors as "state.NAME", and "tokens", to store them; `of` reads them."""
+        tensors = {f"state.{name}": t.detach().cpu().numpy() for name, t in self.tensors.items()}
+        return {**tensors, "tokens": self.tokens.numpy()}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Self:
+        """Return the state that was stored as `arrays`, among others; `shapes` as for `check`.
+        Raise StateError or KeyError if it has not these tensors.
+        """
+        tensors = {name: torch.from_numpy(arrays[f"state.{name}"]) for name in shapes}
+        return cls(tensors, torch.from_numpy(arrays["tokens"])).check(shapes)
+
+    def select(self, rows: Sequence[int] | Tensor) -> "State":
         """Return a copy of these rows, in this order; rows may repeat."""
         index = torch.as_tensor(rows, dtype=torch.int64)
         tensors = {k: v.index_select(0, index.to(v.device)) for k, v in self.tensors.items()}
         return State(tensors, self.tokens.index_select(0, index))
 
     @staticmethod
-    def concatenate(states: Iterable[State]) -> State:
+    def concatenate(states: Iterable["State"]) -> "State":
         """Return one state with the rows of all `states`, in order."""
         parts = list(states)
-        names = parts[0].tensors
         return State(
-            {k: torch.cat([p.tensors[k] for p in parts]) for k in names},
+            {k: torch.cat([p.tensors[k] for p in parts]) for k in parts[0].tensors},
             torch.cat([p.tokens for p in parts]),
         )
 
-    def clone(self) -> State:
+    def clone(self) -> "State":
         return State({k: v.clone() for k, v in self.tensors.items()}, self.tokens.clone())
 
-    def to(self, target: torch.dtype | torch.device | str) -> State:
+    def to(self, target: torch.dtype | torch.device | str) -> "State":
         """Return the state in another floating dtype or on another device; the counts stay on the
         CPU.
         """

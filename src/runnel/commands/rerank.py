@@ -169,7 +169,7 @@ def _rank_one(
         reranker = _load(model, dtype, template)
         with display.Meter("reading") as meter:
             hits = reranker.rank(query, texts, top_k, progress=meter, max_tokens=max_tokens)
-        note_cut(reranker.truncated, reranker.pair_limit(max_tokens))
+        note_cut(reranker.truncated, reranker.model.text_limit(max_tokens))
     else:
         display.say(f"note: {documents} has no documents")
     if as_json:

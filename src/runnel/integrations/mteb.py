@@ -82,7 +82,7 @@ class MtebEncoder(AbsEncoder):
             embed_dim=self.model.dimension,
             similarity_fn_name=ScoringFunction.COSINE,
             use_instructions=template is not None,
-            max_tokens=self.model.text_limit(max_tokens),
+            max_tokens=self.model.model.text_limit(max_tokens),
         )
 
     def encode(

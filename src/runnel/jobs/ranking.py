@@ -142,7 +142,7 @@ def rank_all(
             )
             truncated += reranker.truncated
             journal.add(Row(query, lines_of(query, ((hit.id, hit.score) for hit in hits))))
-    note_cut(truncated, reranker.pair_limit(max_tokens))
+    note_cut(truncated, reranker.model.text_limit(max_tokens))
     return finish_run(journal, {"count": len(task.ids)})
 
 

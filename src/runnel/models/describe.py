@@ -46,15 +46,16 @@ def describe_model(name: str) -> dict[str, Any]:
     """
     # 1. find its folder, and decide by the config whether it is an encoder that runnel saved
     path = find_checkpoint(BUILT_IN.get(name, name))
-    written = (read_config(path) or {}).get("runnel")
-    values: dict[str, Any] = written if isinstance(written, dict) else {}
-    backbone = values.get("backbone")
-    is_encoder = isinstance(backbone, dict) and backbone.get("architecture") == "encoder"
+    config = read_config(path) or {}
+    read = Description.read(config["runnel"], name) if "runnel" in config else None
     # 2. read shapes and parts
-    if is_encoder and (path / "model.safetensors").is_file():
-        description = Description.read(values, name)
-        facts = _describe_encoder(path, description)
-        parts = _describe_parts(facts, description, name)
+    if (
+        read is not None
+        and read.backbone.get("architecture") == "encoder"
+        and (path / "model.safetensors").is_file()
+    ):
+        facts = _describe_encoder(path, read)
+        parts = _describe_parts(facts, read, name)
     else:
         with needing(f"the model {name} needs torch", "recurrent"):
             from runnel.models.recurrent import describe as describe_torch

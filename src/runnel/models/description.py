@@ -27,13 +27,11 @@ it (`head_kind` in `models/head.py`), such as "match_score" for `MatchScore`, wh
 what it can do. The other keys of a head are arguments of its class.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runnel.checks import expect_choice
 from runnel.config import arguments, valid_config
@@ -70,7 +68,7 @@ class Description:
     unit: Unit  # what a head "sentences" scores: sentences, clauses or paragraphs
 
     @classmethod
-    def read(cls, config: object, source: str) -> Description:
+    def read(cls, config: object, source: str) -> Self:
         """Return the description in a config.json; raise CheckpointError unless this version of
         runnel reads it.
         """
@@ -153,7 +151,10 @@ def head_options(
     }
     if "state_shapes" in names:
         taken["state_shapes"] = backbone.state_shapes()
-    what = f"{source}: the head {name!r} of config.json"
     return kinds[kind], taken | arguments(
-        kinds[kind], options, what, given=tuple(taken), defaults=True
+        kinds[kind],
+        options,
+        f"{source}: the head {name!r} of config.json",
+        given=tuple(taken),
+        defaults=True,
     )

@@ -3,13 +3,11 @@
 n  texts      d  width of the vectors      T  tokens      D  width of hidden vectors
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,14 +15,11 @@ from runnel.checks import expect_count, expect_loaded, expect_series, expect_tex
 from runnel.errors import InputError
 from runnel.models.folder import load_model
 from runnel.models.head import Pooling
-from runnel.models.model import Model
+from runnel.models.model import Model, WeightDtype
 from runnel.models.pocket.reader import PassageReader
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.reading import Reader, Stream, expect_filled, spans_in
 from runnel.request import Array, Progress, Request, TokenCount
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts per tokenizer call, and vectors per call of the head
@@ -55,12 +50,12 @@ class Embedder:
     def load(
         cls,
         name: str | Path,
-        dtype: str | torch.dtype = "auto",
+        dtype: WeightDtype = "auto",
         device: str = "auto",
         *,
         pooling: Pooling | None = None,
         truncate_dim: int | None = None,
-    ) -> Embedder:
+    ) -> Self:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder, a checkpoint, a
         sentence-transformers folder, or a hub id.
 
@@ -156,7 +151,7 @@ class Embedder:
             log.warning(
                 "%d texts were cut to %s tokens",
                 self.truncated,
-                self.text_limit(max_tokens) or "their template's",
+                self.model.text_limit(max_tokens) or "their template's",
             )
 
     def is_empty(self, text: str) -> bool:
@@ -208,13 +203,6 @@ class Embedder:
         """
         return truncated(self._head.vectors(pooled), self.dimension)
 
-    def text_limit(self, max_tokens: int | None) -> int | None:
-        """Return the tokens a text is cut to: `max_tokens`, or a transformer's limit if that is
-        less; None: no cut.
-        """
-        longest = self.model.backbone.longest_text
-        return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
-
     def render(
         self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None
     ) -> Iterator[np.ndarray]:
@@ -223,7 +211,7 @@ class Embedder:
         """
         if max_tokens is not None:
             expect_count(max_tokens, "max_tokens")
-        max_tokens = self.text_limit(max_tokens)
+        max_tokens = self.model.text_limit(max_tokens)
         self.truncated = 0
         expect_series(texts, "texts", "a string or an iterable of strings, in an order")
         source = iter(texts)

@@ -14,10 +14,7 @@ kernels for the dtype. `models/recurrent` reads the other folders that runnel wr
 `models/foreign` reads folders that other libraries wrote.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runnel.backbones.checkpoint.finding import find_checkpoint
 from runnel.checks import expect_choice
@@ -25,11 +22,8 @@ from runnel.config import read_model_json
 from runnel.errors import needing
 from runnel.models.description import Description
 from runnel.models.head import POOLINGS, Pooling
-from runnel.models.model import Job, Model
+from runnel.models.model import Job, Model, WeightDtype
 from runnel.models.pocket.model import load_pocket
-
-if TYPE_CHECKING:
-    import torch
 
 BUILT_IN = {
     name: Path(__file__).parent / "built_in" / name.replace("-", "_")
@@ -56,7 +50,7 @@ def find_model(name: str | Path) -> tuple[Path, str]:
 
 def load_model(
     name: str | Path,
-    dtype: str | torch.dtype = "auto",
+    dtype: WeightDtype = "auto",
     device: str = "auto",
     *,
     pooling: Pooling | None = None,

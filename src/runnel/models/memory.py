@@ -8,15 +8,13 @@ costs only its own tokens.
     Memory            several documents, in RAM or in files (`StoredDocument`, `remember_in`)
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -90,8 +88,12 @@ def unpack(
 
 def damage_in_state(place: str) -> AbstractContextManager[None]:
     """Turn errors of reading packed data into a StateError; `place`: as for `unpack`."""
-    problem = f"{place} is damaged, or belongs to another kind of model"
-    return errors_as(StateError, problem, *_DAMAGE, advice="read the text again with this model")
+    return errors_as(
+        StateError,
+        f"{place} is damaged, or belongs to another kind of model",
+        *_DAMAGE,
+        advice="read the text again with this model",
+    )
 
 
 def _digest(arrays: Mapping[str, np.ndarray], model: str, about: str) -> str:
@@ -145,39 +147,6 @@ class Remembered(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
-    """Documents remembered by `Reranker.remember`, by id, in order: in RAM, or in files that are
-    read when they are ranked.
-    """
-
-    backbone: Any  # of the model that remembers them, for its fingerprint
-    documents: Mapping[str, Remembered | StoredDocument]
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def __getitem__(self, name: str) -> Remembered:
-        document = self.documents[name]
-        return document.load() if isinstance(document, StoredDocument) else document
-
-    def entries(self) -> list[tuple[str, str]]:
-        """Return (id, text) of every document, in order."""
-        return [(name, document.text) for name, document in self.documents.items()]
-
-    def select(self, ids: Sequence[str]) -> Memory:
-        """Return a memory of the documents with these ids, in this order. Documents are shared, not
-        copied.
-        """
-        if (
-            unknown := next((name for name in ids if name not in self.documents), None)
-        ) is not None:
-            raise InputError(
-                f"document {unknown!r} is not in this memory; remember it first, or leave it out"
-            )
-        return Memory(self.backbone, {name: self.documents[name] for name in ids})
-
-
-@dataclass(frozen=True, eq=False)
 class StoredDocument:
     """A remembered document in a file, which was checked when it was found or written."""
 
@@ -202,6 +171,39 @@ class StoredDocument:
         except StateError as error:
             log.warning("%s", error)
             return False
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Documents remembered by `Reranker.remember`, by id, in order: in RAM, or in files that are
+    read when they are ranked.
+    """
+
+    backbone: Any  # of the model that remembers them, for its fingerprint
+    documents: Mapping[str, Remembered | StoredDocument]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def __getitem__(self, name: str) -> Remembered:
+        document = self.documents[name]
+        return document.load() if isinstance(document, StoredDocument) else document
+
+    def entries(self) -> list[tuple[str, str]]:
+        """Return (id, text) of every document, in order."""
+        return [(name, document.text) for name, document in self.documents.items()]
+
+    def select(self, ids: Sequence[str]) -> Self:
+        """Return a memory of the documents with these ids, in this order. Documents are shared, not
+        copied.
+        """
+        if (
+            unknown := next((name for name in ids if name not in self.documents), None)
+        ) is not None:
+            raise InputError(
+                f"document {unknown!r} is not in this memory; remember it first, or leave it out"
+            )
+        return replace(self, documents={name: self.documents[name] for name in ids})
 
 
 def remember_in(

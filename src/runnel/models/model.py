@@ -3,14 +3,12 @@ retrievers share. `models/folder.py` loads it, as arrays (`models/pocket/model.p
 (`models/recurrent/model.py`).
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 
@@ -24,7 +22,12 @@ from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    import torch
+
 Job = Literal["embed", "rerank"]
+# the dtype of a model's weights, as `load_backbone` takes it: a name, such as "auto", or torch's
+WeightDtype = Union[str, "torch.dtype"]
 
 
 @dataclass(eq=False)
@@ -67,7 +70,7 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def with_sentences(self) -> Model:
+    def with_sentences(self) -> "Model":
         """Make what `for_sentences` returns, and keeps, for an encoder without a head for
         sentences.
         """
@@ -79,7 +82,7 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def with_torch(self) -> Model:
+    def with_torch(self) -> "Model":
         """Return a model that torch computes and that can be trained: this one, or one loaded from
         the same files.
         """
@@ -118,7 +121,7 @@ class Model(ABC):
         )
 
     @cached_property
-    def for_sentences(self) -> Model:
+    def for_sentences(self) -> "Model":
         """The model itself, or an encoder without a head for sentences as one that reads passages,
         with untrained heads, which compare vectors and words (`with_sentence_heads`).
 
@@ -130,6 +133,13 @@ class Model(ABC):
         if not isinstance(self.backbone, EncoderBlocks) or "document" not in self.templates:
             self.head("sentences")  # raises
         return self.with_sentences()
+
+    def text_limit(self, max_tokens: int | None) -> int | None:
+        """Return the tokens to which a text, or a pair of texts, is cut: `max_tokens`, or a
+        transformer's limit if that is less; None: no cut.
+        """
+        longest = self.backbone.longest_text
+        return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
     def prompt_ids(self, name: str) -> np.ndarray:
         """Return the ids (T,) int32 of a prompt, without the space at its end, which belongs to the

@@ -11,8 +11,6 @@ P  passages   d  width of the vectors   D  width of hidden vectors   R  ids of a
 n  passages or spans of a text, as the function says
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,19 +74,21 @@ class VectorMaker(Protocol):
 
     model: Model
     pooling: Pooling
-    reader: Reader
+    reader: "Reader"
 
-    def is_empty(self, text: str) -> bool: ...
+    def is_empty(self, text: str) -> bool:
+        """Return whether a text has no token that can be embedded."""
 
-    def vectors(self, pooled: Sequence[Array]) -> np.ndarray: ...
+    def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
+        """Return the vectors (n, d) of pooled hidden vectors, arrays (any, D)."""
 
-    def render(
-        self, texts: Iterable[str], *, prompt: str | None = None
-    ) -> Iterator[np.ndarray]: ...
+    def render(self, texts: Iterable[str], *, prompt: str | None = None) -> Iterator[np.ndarray]:
+        """Yield the ids (R,) to read for each text."""
 
     def encode_rows(
         self, rows: Iterable[np.ndarray], progress: Progress | None = None
-    ) -> Iterator[np.ndarray]: ...
+    ) -> Iterator[np.ndarray]:
+        """Yield the vectors (d,) of texts given as ids from `render`."""
 
 
 class Stream(ABC):
@@ -162,7 +162,8 @@ class Stream(ABC):
         """Begin with `lead`, the special tokens and the prompt before the document."""
 
     @abstractmethod
-    def _add(self, text: str) -> None: ...
+    def _add(self, text: str) -> None:
+        """Take the text of a `feed`."""
 
     @abstractmethod
     def _pooled(self) -> Array:
@@ -173,7 +174,8 @@ class Stream(ABC):
         """Return the values that `save` stores and `_restore` takes."""
 
     @abstractmethod
-    def _restore(self, values: Mapping[str, np.ndarray]) -> None: ...
+    def _restore(self, values: Mapping[str, np.ndarray]) -> None:
+        """Continue from the stored `_values`."""
 
 
 class Reader(ABC):
@@ -220,8 +222,9 @@ class TextReader(Reader):
         return False
 
     def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
-        template = self.model.templates["document"]
-        rendered = template.render(self.model.tokenizer, document=encoded.ids)
+        rendered = self.model.templates["document"].render(
+            self.model.tokenizer, document=encoded.ids
+        )
         return rendered.ids, np.arange(len(encoded)) + rendered.slices["document"].start
 
 

@@ -4,14 +4,12 @@ and C).
 With a template that puts the document first, the state after a document can be remembered.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 
@@ -20,10 +18,10 @@ from runnel.checks import expect_choice, expect_count, expect_loaded, expect_ser
 from runnel.errors import InputError, needing
 from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
-from runnel.models.head import WITHOUT_TOKENS, Head
+from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.items import Item, mark_pair
 from runnel.models.memory import Memory, Remembered, StatePrecision, remember_in
-from runnel.models.model import Model
+from runnel.models.model import Model, WeightDtype
 from runnel.models.pocket.scorer import VectorScorer
 from runnel.models.scoring import DocumentScorer
 from runnel.ops.backend import inference
@@ -31,10 +29,6 @@ from runnel.records import Document, Hit
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-
-if TYPE_CHECKING:
-    import torch
-
 
 log = logging.getLogger("runnel")
 
@@ -54,7 +48,13 @@ class Reranker:
             self._head: Any = QueryLikelihood(model)
         else:
             self._head = model.head("rerank")
-        self.scorer = _document_scorer(model, self._head)
+        # what remembers documents and scores them
+        if self._head.inputs == "vectors":
+            self.scorer: DocumentScorer = VectorScorer(model, passages=True)
+        else:
+            from runnel.models.recurrent.scorer import StateScorer  # imports torch
+
+            self.scorer = StateScorer(model, self._head)
         self._template, self.remembers = self.scorer.template, self.scorer.remembers
         self.reads_pairs = self.scorer.reads_pairs
         self.truncated = 0  # documents cut by `max_tokens` in the last call
@@ -63,12 +63,12 @@ class Reranker:
     def load(
         cls,
         name: str | Path,
-        dtype: str | torch.dtype = "auto",
+        dtype: WeightDtype = "auto",
         device: str = "auto",
         *,
         template: str | None = None,
         head: Literal["rerank", "likelihood"] = "rerank",
-    ) -> Reranker:
+    ) -> Self:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a rerank head, a
         published cross-encoder, or a hub id.
 
@@ -160,16 +160,15 @@ class Reranker:
         texts = list(dict.fromkeys(given))
         if not self.scorer.reads_pairs:
             if max_tokens is not None:
-                source = self.model.source
                 raise InputError(
-                    f"{source} reads documents of any length, in passages; do not give max_tokens"
-                    " (--max-tokens)"
+                    f"{self.model.source} reads documents of any length, in passages; do not give"
+                    " max_tokens (--max-tokens)"
                 )
             memory = self.remember(texts, progress=progress)
             scores = dict(zip(texts, self.scorer.score(query, memory).tolist(), strict=True))
             return np.array([scores[text] for text in given], dtype=np.float32)
         query_ids = self._template.encode_query(self.model.tokenizer, query).ids
-        max_tokens = self.pair_limit(max_tokens)
+        max_tokens = self.model.text_limit(max_tokens)
         encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
         # texts with a token; all others keep the score WITHOUT_TOKENS
         full = {text: item.ids for text, item in zip(texts, encoded, strict=True) if len(item)}
@@ -212,13 +211,6 @@ class Reranker:
             cut += self.truncated
         self.truncated = cut
         return scores
-
-    def pair_limit(self, max_tokens: int | None) -> int | None:
-        """Return the tokens a pair is cut to: `max_tokens`, or a transformer's limit if that is
-        less; None: no cut.
-        """
-        longest = self.model.backbone.longest_text
-        return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
     def rank(
         self,
@@ -294,14 +286,13 @@ class Reranker:
         pass serves both: the same model reads the same ids, without a prompt for documents, and the
         pooling is "mean", as the remembered vector is a mean.
         """
-        mine = self._template
-        other = embedder.model.templates["document"]
-        same_model = (
-            embedder.model is self.model
+        return (
+            self.remembers
+            and embedder.model is self.model
             and embedder.pooling == "mean"
             and not self.model.prompts.get("document")
+            and self._template.before("query").parts == self.model.templates["document"].parts
         )
-        return self.remembers and same_model and mine.before("query").parts == other.parts
 
     def _requests(
         self,
@@ -322,8 +313,8 @@ class Reranker:
         self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None
     ) -> Item:
         """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens`
-        from `pair_limit`. What the request asks for depends on the head's inputs: the table is in
-        `models/recurrent/units.py`.
+        from `Model.text_limit`. What the request asks for depends on the head's inputs: the table
+        is in `models/recurrent/units.py`.
         """
         rendered = self._template.render(
             self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens
@@ -368,8 +359,7 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
         expect_series(
             documents, "documents", "a list of texts or Documents, or a mapping from ids to texts"
         )
-    items: Iterable[tuple[str, Any]]
-    items = (
+    items: Iterable[tuple[str, Any]] = (
         documents.items()
         if isinstance(documents, Mapping)
         else ((str(place), item) for place, item in enumerate(documents))
@@ -381,12 +371,3 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
             else Document(name, item.text if isinstance(item, DocumentText) else item)
         )
         yield document.id, item if isinstance(item, DocumentText) else document.text
-
-
-def _document_scorer(model: Model, head: Head) -> DocumentScorer:
-    """Return what remembers documents and scores them."""
-    if head.inputs == "vectors":
-        return VectorScorer(model, passages=True)
-    from runnel.models.recurrent.scorer import StateScorer  # imports torch
-
-    return StateScorer(model, head)

@@ -100,10 +100,9 @@ def sentence_tokens(
             )
         )
         for document, (text, kept) in zip(ranked, texts, strict=True):
-            whole = len(text) <= _PIECES_CHARS
             pieces = (
                 [next(short)]
-                if whole
+                if len(text) <= _PIECES_CHARS
                 else through(template.encode_pieces(model.tokenizer, "document", text))
             )
             yield read_sentences(

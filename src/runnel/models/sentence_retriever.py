@@ -19,21 +19,19 @@ if it is calibrated, says how probable it is that the document answers at all (`
     S  sentences of a document
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
 from runnel.checks import expect_count, expect_loaded, expect_series
 from runnel.errors import InputError
 from runnel.models.folder import load_model
-from runnel.models.model import Model
+from runnel.models.model import Model, WeightDtype
 from runnel.models.pocket.scorer import VectorScorer
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.reading import spans_in
@@ -45,11 +43,6 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.joined import as_read
 from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans
-
-if TYPE_CHECKING:
-    import torch
-
-    from runnel.models.recurrent.scanner import Scanner
 
 # texts, texts with their headings, or documents from `remember`
 Documents = Iterable[str | DocumentText | SentenceVectors]
@@ -89,9 +82,7 @@ class SentenceRetriever:
         return self.scorer.calibrated if self._judge is None else scored.answers is not None
 
     @classmethod
-    def load(
-        cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto"
-    ) -> SentenceRetriever:
+    def load(cls, name: str | Path, dtype: WeightDtype = "auto", device: str = "auto") -> Self:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a sentence head, a
         single-pass scanner, or a hub id.
 
@@ -162,7 +153,7 @@ class SentenceRetriever:
             (scored,) = self.second_look(list(self.scorer.scan(read, [tokens], progress)))
             scores = scored.scores
         elif self._vectors is None:
-            scanner = cast("Scanner", self.scorer)
+            scanner: Any = self.scorer  # a `Scanner`
             # which refuses the stride 0
             scores = scanner.window_scores(read, tokens, window, stride or 0, progress)
         else:
@@ -253,10 +244,9 @@ class SentenceRetriever:
         # all have the same query; `knows`: its script
         if self._judge is None or not looks or not self._judge.knows(looks[0].query):
             return list(scored)
-        again = self._judge.look(looks)
         return [
             replace(document, scores=look.scores, second=look)
-            for document, look in zip(scored, again, strict=True)
+            for document, look in zip(scored, self._judge.look(looks), strict=True)
         ]
 
     def first_look(

@@ -28,7 +28,7 @@ BIG = Mamba2Config(vocab_size=8192, hidden_size=1024, num_layers=37)
 PROGRAM = """
 import re, sys, threading, time
 from pathlib import Path
-from runnel.backbones.checkpoint.load import build_backbone, load_backbone, meta_backbone
+from runnel.backbones.checkpoint.load import load_backbone, meta_backbone
 
 def memory(kind):
     status = Path("/proc/self/status").read_text()

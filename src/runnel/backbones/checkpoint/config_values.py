@@ -1,7 +1,5 @@
 """Read the values of a published model's config, and check that the weights agree with them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -39,10 +39,10 @@ from runnel.backbones.checkpoint.tensors import (
     Stored,
     count_layers,
     expect_fit,
-    from_tensors,
     open_file,
     read_tensor,
     renamed,
+    shapes_of,
 )
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES, FAMILIES
@@ -86,6 +86,7 @@ def open_weights(checkpoint: Path) -> dict[str, Stored]:
     return stored
 
 
+_TITLES = ", ".join(family.title for family in FAMILIES)
 # Types that runnel knows but does not read: other recurrences, and hybrids with attention, whose
 # memory grows with the text.
 _OTHER_TYPES = (
@@ -173,29 +174,6 @@ def load_checkpoint(
     )
 
 
-@plain_numbers()
-def build_backbone(
-    architecture: str,
-    config: Mapping[str, object],
-    tensors: Mapping[str, Tensor],
-    dtype: str | torch.dtype = "auto",
-    device: str | torch.device = "auto",
-) -> Backbone:
-    """Build a backbone from tensors in memory, with the checks that a file's tensors get. Tensors
-    in the wanted dtype are used, not copied.
-    """
-    target = wanted_device(device)
-    where = "the given model"
-    return build(
-        architecture,
-        parse_config(architecture, config, where),
-        from_tensors(tensors, "memory"),
-        wanted_dtype(dtype, target),
-        target,
-        where,
-    )
-
-
 def recognize(
     config: Mapping[str, object] | None, tensors: Mapping[str, Stored], where: str
 ) -> Recognized:
@@ -232,9 +210,8 @@ def recognize(
         (size for stored in recognized.backbone.values() for size in stored.shape), default=0
     )
     for name, value in recognized.config.to_dict().items():
-        fits = name == "num_layers" or type(value) is not int or value <= largest
         expect_fit(
-            fits,
+            name == "num_layers" or type(value) is not int or value <= largest,
             f"tensors, of at most {largest:,} rows or columns, for {name} {value!r} of its config",
             where,
         )
@@ -252,10 +229,9 @@ def _from_published(
         if formats.recognizes(config, tensors.keys()):
             with valid_config(where):
                 return formats.read(config, tensors, where)
-    titles = ", ".join(family.title for family in FAMILIES)
     names = some(sorted(tensors)) or "none"
     raise CheckpointError(
-        f"{where} is of an unknown kind: its tensors ({names}) are those of none of {titles}"
+        f"{where} is of an unknown kind: its tensors ({names}) are those of none of {_TITLES}"
     )
 
 
@@ -270,9 +246,8 @@ def _refuse_foreign(config: Mapping[str, object], where: str) -> None:
     elif (
         kind and "dim" not in config and not any(kind in family.model_types for family in FAMILIES)
     ):
-        families = ", ".join(family.title for family in FAMILIES)
         problem = (
-            f"it is a {kind!r} model, expected {families}; sentence-transformers reads others, as"
+            f"it is a {kind!r} model, expected {_TITLES}; sentence-transformers reads others, as"
             " embedders or rerankers"
         )
     elif (said := reads_both_ways(config)) is not None:
@@ -332,9 +307,8 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
     scale = tensors.get(name + ".scale")
     if scale is None:
         return matrix
-    fits = len(matrix.shape) == 2 and scale.shape == matrix.shape[:1]
     expect_fit(
-        fits,
+        len(matrix.shape) == 2 and scale.shape == matrix.shape[:1],
         f"tensor '{name}.scale' is {scale.shape}, expected {matrix.shape[:1]}, one per row",
         where,
     )
@@ -368,7 +342,7 @@ def build(
 ) -> Backbone:
     """Return a backbone of these tensors, each used once or named in an error."""
     backbone = meta_backbone(architecture, config)
-    expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
+    expected = shapes_of(backbone.state_dict())
     check_tensors(stored, expected, where)
     # The dtypes of the weights that `Backbone.matrices` names, and of the others.
     matrices = dtype

@@ -2,26 +2,17 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
 
 from runnel.errors import CheckpointError
 
 
-class StoredShape(NamedTuple):
-    """The shape of a tensor in a file, where nothing else of the tensor is needed."""
+@dataclass(frozen=True)
+class StoredShape:
+    """The shape of a tensor in a file: all that the check needs of it."""
 
     shape: tuple[int, ...]
     file: str
-
-
-class Shaped(Protocol):
-    """What the check needs of a tensor in a file: `StoredShape` and `Stored` have it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def file(self) -> str: ...
 
 
 def some(names: list[str], most: int = 6) -> str:
@@ -44,7 +35,7 @@ def refuse_wrapped(names: Iterable[str], where: str) -> None:
 
 
 def check_tensors(
-    stored: Mapping[str, Shaped], expected: Mapping[str, tuple[int, ...]], where: str
+    stored: Mapping[str, StoredShape], expected: Mapping[str, tuple[int, ...]], where: str
 ) -> None:
     """Raise CheckpointError unless every tensor is given exactly once; one error lists all
     problems.

@@ -105,8 +105,9 @@ def find_layout(config: Mapping[str, object], title: str, where: str) -> str:
     else:
         return BARE
     # options of the original formats that change the computation: attention, another norm
-    known = {"attn_layer_idx": OFF, "rms_norm": (True,), "d_intermediate": (*OFF, 0)}
-    expect_options(config, known, where)
+    expect_options(
+        config, {"attn_layer_idx": OFF, "rms_norm": (True,), "d_intermediate": (*OFF, 0)}, where
+    )
     return layout
 
 
@@ -129,14 +130,17 @@ def read_sizes(
         "proj_bias": FIRST_MIXER + "in_proj.bias" in tensors,
         "conv_bias": FIRST_MIXER + "conv1d.bias" in tensors,
     }
-    says = {**ssm_options(config), **config}
-    weights = {theirs: sizes[ours] for ours, theirs in _NAMES[layout].items()}
-    expect_agreement(says, weights, where)
+    expect_agreement(
+        {**ssm_options(config), **config},
+        {theirs: sizes[ours] for ours, theirs in _NAMES[layout].items()},
+        where,
+    )
     if layout != BARE:
         # The rows of the embedding table: the vocabulary rounded up. The original code rounds up
         # to 8 if the config does not say, the others do not.
-        usual = 8 if layout == ORIGINAL else 1
-        multiple = whole_number(config, "pad_vocab_size_multiple", where, usual)
+        multiple = whole_number(
+            config, "pad_vocab_size_multiple", where, 8 if layout == ORIGINAL else 1
+        )
         rows = -(-whole_number(config, "vocab_size", where) // multiple) * multiple
         expect_agreement({"vocab_size": rows}, {"vocab_size": vocab}, where)
     if layout == TRANSFORMERS:  # `norm_epsilon` is not in the original files, always 1e-5

@@ -10,8 +10,6 @@ any size can be converted with one of its tensors in memory at a time. Pickles a
 with `weights_only=True`, which builds tensors and plain containers and runs no code from the file.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import re
@@ -19,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from zipfile import is_zipfile
 
 import torch
@@ -27,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from runnel.backbones.checkpoint.finding import damaged_weights
-from runnel.backbones.checkpoint.shapes import some
+from runnel.backbones.checkpoint.shapes import StoredShape, some
 from runnel.backbones.config import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
 
@@ -41,21 +39,19 @@ _AROUND = 1 << 22
 
 
 @dataclass(frozen=True)
-class Stored:
+class Stored(StoredShape):
     """A tensor in a file, not read yet."""
 
-    shape: tuple[int, ...]
-    file: str
     read: Callable[[], Tensor]
     # the dtype in the file; None where `read` computes the tensor from other tensors
     dtype: torch.dtype | None = None
     # Of a tensor in 8 bits: its two tensors in the file, numbers (outputs, inputs) int8 and a scale
     # for each output (outputs,).
-    int8_and_scale: tuple[Stored, Stored] | None = None
+    int8_and_scale: "tuple[Stored, Stored] | None" = None
     # the first and last address where the file is mapped; None: `read` returns memory of its own
     mapping: tuple[int, int] | None = None
 
-    def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Stored:
+    def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Self:
         """Return what `change` makes of the tensor, not read yet. It keeps `mapping` for a `change`
         that returns a view; other memory is outside of the mapping, so `_give_back` does nothing.
         """
@@ -176,16 +172,12 @@ def read_tensor(
     return converted
 
 
-def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
-    """Return the shape of a tensor that must exist and have `ndim` dimensions."""
-    expect_tensor(tensors, name, where, ndim)
-    return tensors[name].shape
-
-
-def expect_tensor(
-    tensors: Mapping[str, Stored], name: str, where: str, ndim: int | None = None
-) -> None:
-    """Raise CheckpointError unless a tensor exists and has `ndim` dimensions; None: any number."""
+def shape_of(
+    tensors: Mapping[str, Stored], name: str, ndim: int | None, where: str
+) -> tuple[int, ...]:
+    """Return the shape of a tensor. Raise CheckpointError unless it exists and has `ndim`
+    dimensions; None: any number.
+    """
     shape = tensors[name].shape if name in tensors else None
     if shape is None or len(shape) != (ndim or len(shape)):
         what = (
@@ -197,6 +189,12 @@ def expect_tensor(
             f"{where}: {what} {name!r}; the weights are incomplete, or belong to another config or"
             " model"
         )
+    return shape
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of tensors, such as a module's `state_dict()`, for `check_tensors`."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def renamed(

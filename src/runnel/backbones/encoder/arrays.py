@@ -226,9 +226,14 @@ class EncoderStep:
         sum to `target` and to the inputs of the next product.
         """
         inputs = work.normed or ProductInputs(np.empty((len(residual), 0), np.float32))
-        eps = self._config.layer_norm_eps
         add_layer_norm(
-            *flat_rows(residual), work.out, bias, *norm, eps, *flat_rows(target), *inputs
+            *flat_rows(residual),
+            work.out,
+            bias,
+            *norm,
+            self._config.layer_norm_eps,
+            *flat_rows(target),
+            *inputs,
         )
 
     def _work(self, residual: Floats, cu_seqlens: NDArray[np.int64], longest: int) -> _Work:

@@ -56,11 +56,9 @@ class EncoderConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_heads = self.hidden_size % self.num_heads == 0
-        self.expect(whole_heads, "hidden_size", "num_heads", rule="a multiple of the latter")
-        fits = self.passage_tokens + MARKER_COUNT <= self.max_positions
+        self.expect_multiple("hidden_size", "num_heads")
         self.expect(
-            fits,
+            self.passage_tokens + MARKER_COUNT <= self.max_positions,
             "passage_tokens",
             "max_positions",
             rule=f"passages and their {MARKER_COUNT} markers to fit the positions",

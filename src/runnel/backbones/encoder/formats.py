@@ -28,7 +28,6 @@ from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
     expect_fit,
-    expect_tensor,
     shape_of,
 )
 from runnel.backbones.encoder.config import EncoderConfig
@@ -55,10 +54,9 @@ def recognizes(config: Mapping[str, object], names: Collection[str] = ()) -> boo
     """See `Recognized`: whether a config.json is of a model that computes what
     an `Encoder` does.
     """
-    same = all(config.get(key, expected) == expected for key, expected in _EXPECTED.items())
     return (
         config.get("model_type") in Encoder.model_types
-        and same
+        and all(config.get(key, expected) == expected for key, expected in _EXPECTED.items())
         and not code_classes(config)
         and "runnel" not in config
     )
@@ -76,8 +74,11 @@ def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
             remaining[plain] = tensor
     vocab_size, hidden_size = shape_of(remaining, "embeddings.word_embeddings.weight", 2, where)
     rows, _ = shape_of(remaining, "embeddings.position_embeddings.weight", 2, where)
-    sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": rows}
-    expect_agreement(config, sizes, where)
+    expect_agreement(
+        config,
+        {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": rows},
+        where,
+    )
     padding = (
         0 if config["model_type"] == "bert" else whole_number(config, "pad_token_id", where, 1) + 1
     )
@@ -108,15 +109,14 @@ def _tensors(
     """
 
     def take(name: str) -> Stored:
-        expect_tensor(remaining, name, where)
+        shape_of(remaining, name, None, where)  # raises if it is missing
         return remaining.pop(name)
 
     positions = take("embeddings.position_embeddings.weight")
     types = take("embeddings.token_type_embeddings.weight")
     width = config.hidden_size
-    fits = len(types.shape) == 2 and positions.shape[1] == types.shape[1] == width
     expect_fit(
-        fits,
+        len(types.shape) == 2 and positions.shape[1] == types.shape[1] == width,
         f"positions or token types {positions.shape}, {types.shape}, expected {width} columns",
         where,
     )

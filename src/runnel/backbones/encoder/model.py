@@ -26,12 +26,10 @@ judge the best sentences a second time; "pair" has `pair_layers`, which read the
 sentence together. `forward` and `step` run the form "texts", `step_forms` any.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -154,9 +152,8 @@ class Encoder(EncoderBlocks, Backbone):
 
     def layers_of(self, form: Form) -> list[EncoderLayer]:
         """Return all layers of a form in order."""
-        layers = [self.get_submodule(name) for name in self.config.layer_names(form)]
-        # all are EncoderLayers, which type checkers cannot know
-        return [layer for layer in layers if isinstance(layer, EncoderLayer)]
+        names = self.config.layer_names(form)
+        return [cast("EncoderLayer", self.get_submodule(name)) for name in names]
 
     def shorten(self, longest: int) -> None:
         """Read sequences of at most `longest` tokens, as the model's makers do; drop the embeddings
@@ -168,7 +165,7 @@ class Encoder(EncoderBlocks, Backbone):
             table.detach()[: self.max_tokens], requires_grad=table.requires_grad
         )
 
-    def in_passages(self, begin_id: int) -> Encoder:
+    def in_passages(self, begin_id: int) -> Self:
         """Return this encoder, with the same weights in memory, reading long texts in passages of
         up to 160 tokens.
         """
@@ -187,11 +184,11 @@ class Encoder(EncoderBlocks, Backbone):
 
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         packing, hidden = self._begin(hidden, cu_seqlens)
         for layer in self.blocks:
             hidden = run_layer(layer, recompute, hidden, packing)
-        return hidden, State({}, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+        return hidden, {}
 
     def _begin(self, hidden: Tensor, cu_seqlens: Tensor) -> tuple[Packing, Tensor]:
         """Return where the tokens are, and what enters the first layer (T, D)."""

@@ -27,10 +27,16 @@ def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
         published.refuse_ssm(ssm, published.COMMON | {"dt_rank"}, where)
     # a rank "auto" is computed from the hidden size
     says = {name: value for name, value in {**config, **ssm}.items() if value != "auto"}
-    for their_size, their_rank in (("state_size", "time_step_rank"), ("d_state", "dt_rank")):
-        expect_agreement(
-            says, {their_size: sizes["state_size"], their_rank: sizes["dt_rank"]}, where
-        )
+    expect_agreement(
+        says,
+        {
+            "state_size": sizes["state_size"],
+            "d_state": sizes["state_size"],
+            "time_step_rank": sizes["dt_rank"],
+            "dt_rank": sizes["dt_rank"],
+        },
+        where,
+    )
     return Recognized(
         Mamba1.architecture,
         "single-pass scanner" if scanner_head else layout,

@@ -97,10 +97,8 @@ class Mamba1Mixer(nn.Module):
         low_rank, B, C = apply_linear(self.x_proj, x).split(
             [c.dt_rank, c.state_size, c.state_size], dim=-1
         )
-        dt = self.dt_proj(low_rank)
-        y, ssm = selective_scan(
-            x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm
-        )
+        dt = F.softplus(self.dt_proj(low_rank))
+        y, ssm = selective_scan(x, dt, -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm)
         return apply_linear(self.out_proj, y * F.silu(z)), conv, ssm
 
 

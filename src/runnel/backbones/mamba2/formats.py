@@ -61,9 +61,8 @@ def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
         options, groups_key, where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None)
     )
     count = shape_of(backbone, published.FIRST_MIXER + "A_log", 1, where)[0]
-    fits = count > 0 and inner % count == 0 and both >= 2 * groups and both % (2 * groups) == 0
     expect_fit(
-        fits,
+        count > 0 and inner % count == 0 and both >= 2 * groups and both % (2 * groups) == 0,
         f"first layer: {count} heads of {inner} channels, {groups} groups of {both} channels of B"
         " and C",
         where,
@@ -71,12 +70,15 @@ def read(config: Mapping[str, object], tensors: Mapping[str, Stored], where: str
     sizes |= {"head_size": inner // count, "groups": groups, "state_size": both // (2 * groups)}
     if layout in _NAMES:
         heads_key, size_key, state_key, limits_key = _NAMES[layout]
-        weights = {
-            heads_key: count,
-            size_key: sizes["head_size"],
-            state_key: sizes["state_size"],
-        }
-        expect_agreement({state_key: _STATE_SIZE, **options}, weights, where)
+        expect_agreement(
+            {state_key: _STATE_SIZE, **options},
+            {
+                heads_key: count,
+                size_key: sizes["head_size"],
+                state_key: sizes["state_size"],
+            },
+            where,
+        )
         limits = options.get(limits_key) or (0.0, float("inf"))
         # some configs have one number for both limits
         low, high = (

@@ -18,11 +18,9 @@ A, B, C, D and dt have their published names; D (H,) weighs x in y. Source: Dao 
 "Transformers are SSMs", 2024.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -92,7 +90,7 @@ class Mamba2Config(BackboneConfig):
         return super().to_dict() | {"dt_max": None if self.dt_max == float("inf") else self.dt_max}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, object], where: str = "the config") -> Mamba2Config:
+    def from_dict(cls, values: Mapping[str, object], where: str = "the config") -> Self:
         """Return the inverse of `to_dict`; see `BackboneConfig.from_dict`."""
         # None means infinite, where a missing value means the default
         infinite = {"dt_max": float("inf")} if values.get("dt_max", 0.0) is None else {}

@@ -289,8 +289,6 @@ class Rwkv7Cpu(CpuStep):
         downs, ups = ([pair[i].weight.detach() for pair in pairs] for i in range(2))
         # in the order of `HeadWeights`
         small = (att.w0, att.a0, v0, att.k_k, att.k_a, att.r_k, att.ln_x.weight, att.ln_x.bias)
-        # the weights of the token before, in the order of `ShiftWeights`
-        before = (att.x_r, att.x_k, att.x_v, att.x_w, att.x_a, att.x_g)
         return _Layer(
             receptance=self._product(att.receptance),
             key=self._product(att.key),
@@ -298,7 +296,10 @@ class Rwkv7Cpu(CpuStep):
             output=self._product(att.output, shape.heads),
             ffn_key=self._product(layer.ffn.key),
             ffn_value=self._product(layer.ffn.value, self._groups),
-            att_shift_weights=_shift_weights(layer.norm_att, *before),
+            # the weights of the token before, in the order of `ShiftWeights`
+            att_shift_weights=_shift_weights(
+                layer.norm_att, att.x_r, att.x_k, att.x_v, att.x_w, att.x_a, att.x_g
+            ),
             low_rank=pack_low_rank(downs, ups, shape),
             heads=HeadWeights(*(pad_heads(float_array(weight), shape) for weight in small)),
             ffn_shift_weights=_shift_weights(layer.norm_ffn, layer.ffn.x_k),

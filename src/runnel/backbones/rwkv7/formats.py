@@ -179,13 +179,16 @@ def _config(config: Mapping[str, object], tensors: Mapping[str, Stored], where: 
         where,
     )
     layers = count_layers(tensors)
-    sizes = {
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "head_dim": head_size,
-    }
-    expect_agreement(config, sizes, where)
+    expect_agreement(
+        config,
+        {
+            "vocab_size": vocab,
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "head_dim": head_size,
+        },
+        where,
+    )
     ranks = {
         "decay_rank": "layers.0.att.w_down",
         "a_rank": "layers.0.att.a_down",

@@ -32,11 +32,9 @@ Source: Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", 202
     524481d.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -93,14 +91,15 @@ class Shift(NamedTuple):
     previous: Tensor  # (T,) int64, the row of each token's predecessor
     last: Tensor  # (S,) int64, the row to carry on; of an empty sequence, its carried token
 
-    @staticmethod
-    def of(cu_seqlens: Tensor, device: torch.device) -> Shift:
+    @classmethod
+    def of(cls, cu_seqlens: Tensor, device: torch.device) -> Self:
+        """Return it for packed sequences with the bounds cu_seqlens (S+1,)."""
         cu = cu_seqlens.to(device, torch.int64)
         rows = torch.arange(cu.numel() - 1, device=device)
         filled = cu.diff() > 0
         previous = torch.arange(int(cu[-1]), device=device) + rows.numel() - 1
         previous[cu[:-1][filled]] = rows[filled]
-        return Shift(previous, torch.where(filled, rows.numel() + cu[1:] - 1, rows))
+        return cls(previous, torch.where(filled, rows.numel() + cu[1:] - 1, rows))
 
     def __call__(self, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
         """x (T, D), carried (S, D) -> the predecessor of each token minus the token (T, D), and the
@@ -115,37 +114,21 @@ class Rwkv7TimeMix(nn.Module):
     layer.
     """
 
-    # the weights of the token before in the mixes of r, w, k, v, a and g
-    x_r: nn.Parameter
-    x_w: nn.Parameter
-    x_k: nn.Parameter
-    x_v: nn.Parameter
-    x_a: nn.Parameter
-    x_g: nn.Parameter
-    w0: nn.Parameter
-    a0: nn.Parameter
-    v0: nn.Parameter
-    k_k: nn.Parameter
-    k_a: nn.Parameter
-
     def __init__(self, config: Rwkv7Config, first: bool) -> None:
         super().__init__()
         width = config.hidden_size
         self.config, self.first = config, first
-        for name in (
-            "x_r",
-            "x_w",
-            "x_k",
-            "x_v",
-            "x_a",
-            "x_g",
-            "w0",
-            "a0",
-            "k_k",
-            "k_a",
-            *(() if first else ("v0",)),
-        ):
-            self.register_parameter(name, nn.Parameter(torch.zeros(width)))
+        # the weights of the token before in the mixes of r, w, k, v, a and g
+        self.x_r = nn.Parameter(torch.zeros(width))
+        self.x_w = nn.Parameter(torch.zeros(width))
+        self.x_k = nn.Parameter(torch.zeros(width))
+        self.x_v = nn.Parameter(torch.zeros(width))
+        self.x_a = nn.Parameter(torch.zeros(width))
+        self.x_g = nn.Parameter(torch.zeros(width))
+        self.w0 = nn.Parameter(torch.zeros(width))
+        self.a0 = nn.Parameter(torch.zeros(width))
+        self.k_k = nn.Parameter(torch.zeros(width))
+        self.k_a = nn.Parameter(torch.zeros(width))
         self.r_k = nn.Parameter(torch.zeros(config.num_heads, config.head_size))
         self.receptance = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
@@ -155,6 +138,7 @@ class Rwkv7TimeMix(nn.Module):
         self.a_down, self.a_up = _low_rank(width, config.a_rank)
         self.g_down, self.g_up = _low_rank(width, config.gate_rank)
         if not first:
+            self.v0 = nn.Parameter(torch.zeros(width))
             self.v_down, self.v_up = _low_rank(width, config.v_rank)
         self.ln_x = nn.GroupNorm(config.num_heads, width, config.group_norm_eps)
 
@@ -335,10 +319,9 @@ class Rwkv7(Backbone):
 
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         shift = Shift.of(cu_seqlens, hidden.device)
-        sequences = cu_seqlens.numel() - 1
         ends: dict[str, list[Tensor]] = {name: [] for name in self.state_shapes()}
         v_first: Tensor | None = None
         for index, layer in enumerate(self.blocks):
@@ -352,8 +335,9 @@ class Rwkv7(Backbone):
             )
             for name, end in after.items():
                 ends[name].append(end)
-        tensors = {name: torch.stack(layers, dim=1) for name, layers in ends.items()}
-        return self.norm_f(hidden), State(tensors, torch.zeros(sequences, dtype=torch.int64))
+        return self.norm_f(hidden), {
+            name: torch.stack(layers, dim=1) for name, layers in ends.items()
+        }
 
 
 def _low_rank(width: int, rank: int) -> tuple[nn.Linear, nn.Linear]:
@@ -383,15 +367,15 @@ def _initialize(model: Rwkv7) -> None:
         height = 1 - index / c.num_layers  # from 1 to almost 0 over the layers
         att, ffn = layer.att, layer.ffn
         bound = 0.5 * c.hidden_size**-0.5
-        shares = (  # of the token before in a mix: 1 in the first channel, less in each next one
+        # shares of the token before in a mix: 1 in the first channel, less in each next one
+        for mix, power in (
             (att.x_r, 0.2),
             (att.x_w, 0.9),
             (att.x_k, 0.7),
             (att.x_v, 0.7),
             (att.x_a, 0.9),
             (att.x_g, 0.2),
-        )
-        for mix, power in shares:
+        ):
             mix.copy_(1 - part ** (power * height))
         att.w0.copy_(-5.5 + 6 * even ** (1 + depth**0.3) + 2.5 * zigzag)
         att.a0.copy_(-0.19 + 0.3 * zigzag + 0.4 * (even - 0.5))

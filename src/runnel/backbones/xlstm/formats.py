@@ -56,10 +56,16 @@ def _config(config: Mapping[str, object], tensors: Mapping[str, Stored], where: 
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     layers = count_layers(tensors)
     heads = rows("mlstm_layer.igate_preact")
-    sizes = {"vocab_size": vocab, "embedding_dim": hidden, "hidden_size": hidden}
     expect_agreement(
         config,
-        sizes | {"num_blocks": layers, "num_hidden_layers": layers, "num_heads": heads},
+        {
+            "vocab_size": vocab,
+            "embedding_dim": hidden,
+            "hidden_size": hidden,
+            "num_blocks": layers,
+            "num_hidden_layers": layers,
+            "num_heads": heads,
+        },
         where,
     )
     return XlstmConfig(
@@ -91,9 +97,10 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
         prefix, _, kind = name.rpartition(".")
         prefix, _, fused = prefix.rpartition(".")
         if fused in _HALVES:
-            fits = len(stored.shape) > 0 and stored.shape[0] % 2 == 0
             expect_fit(
-                fits, f"tensor {name!r} is {stored.shape}, its rows must divide into 2 parts", where
+                len(stored.shape) > 0 and stored.shape[0] % 2 == 0,
+                f"tensor {name!r} is {stored.shape}, its rows must divide into 2 parts",
+                where,
             )
             targets = _HALVES[fused]
             ends = [0, stored.shape[0] // 2, stored.shape[0]]

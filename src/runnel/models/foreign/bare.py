@@ -9,7 +9,6 @@ sentence-transformers folder, which must pool the last token.
 """
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
@@ -21,9 +20,9 @@ from runnel.errors import CheckpointError
 from runnel.models.foreign import embedding_rwkv
 from runnel.models.foreign.settings import read_sentence_transformer, text_template, warn
 from runnel.models.recurrent.heads import EndScore, EndVector
+from runnel.models.recurrent.model import TorchModel
 from runnel.redaction import showable
 from runnel.text.library import LibraryTokenizer
-from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, Tokenizer
 from runnel.text.tokenizers import read_tokenizer, tokenizer_file
@@ -50,31 +49,21 @@ _TEMPLATES = {
 }
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a `Model` except the backbone."""
-
-    tokenizer: Tokenizer
-    heads: nn.ModuleDict
-    templates: dict[str, Template]
-    prompts: dict[str, str]
-    unit: Unit = "sentence"
-
-
-def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
-    """Read the parts of a folder that runnel did not write."""
+def read_bare(folder: Path, checkpoint: Checkpoint, source: str) -> TorchModel:
+    """Return the model of a folder that runnel did not write; `source`: its name in messages."""
     if any(name.startswith(embedding_rwkv.HEADS) for name in checkpoint.heads):
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
         tokenizer.begin_id = None  # a text has only an end marker: see embedding_rwkv.py
         tokenizer.end_id = checkpoint.backbone.vocab_size - 1
-        return Parts(
+        return TorchModel(
+            checkpoint.backbone,
             tokenizer,
             embedding_rwkv.read_heads(checkpoint),
             embedding_rwkv.TEMPLATES,
             embedding_rwkv.PROMPTS,
+            source,
         )
     heads = nn.ModuleDict({"embed": EndVector()})
-    unit: Unit = "sentence"
     if checkpoint.heads:  # only a single-pass scanner has some
         linear = {name: tensor.float() for name, tensor in checkpoint.heads.items()}
         head = EndScore(
@@ -82,7 +71,6 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
         )
         head.linear.load_state_dict(linear)
         heads["sentences"] = head
-        unit = "clauses"
     tokenizer = load_tokenizer(folder, checkpoint.backbone)
     templates = bare_templates(tokenizer)
     prompts: dict[str, str] = {}
@@ -97,7 +85,15 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
         prompts = theirs.prompts
         warn(folder, theirs, theirs.pooling, text)
         templates["document"] = Template.parse(text)
-    return Parts(tokenizer, heads, templates, prompts, unit)
+    return TorchModel(
+        checkpoint.backbone,
+        tokenizer,
+        heads,
+        templates,
+        prompts,
+        source,
+        unit="clauses" if checkpoint.heads else "sentence",
+    )
 
 
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:

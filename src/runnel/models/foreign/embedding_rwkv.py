@@ -21,11 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers
-from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
-from runnel.models.recurrent.heads import TorchHead, wide
+from runnel.models.recurrent.heads import TorchHead, fill, wide
 from runnel.text.templates import DOCUMENT, Template
 
 # Beginnings of the names of tensors: of the retrieval head, of the reranker, and of heads that are
@@ -130,7 +129,8 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
     }
     with torch.device("meta"), NoRandomNumbers():
         embed = ResidualVector(checkpoint.backbone.hidden_size)
-    heads = nn.ModuleDict({"embed": _filled(embed, vector, f"{where}, head.{_VECTOR}")})
+    fill(embed, vector, f"{where}, head.{_VECTOR}")
+    heads = nn.ModuleDict({"embed": embed})
     if reranker := _named(checkpoint, _RERANKER):
         heads["rerank"] = _state_score(checkpoint, reranker, where)
     return heads
@@ -159,7 +159,8 @@ def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str)
         # the file has these transposed, so `read` gives a transposed view
         if name.endswith(("_down.weight", "_up.weight")):
             read[name] = tensor.contiguous()
-    return _filled(head, read | classifier, f"{where}, {_RERANKER}")
+    fill(head, read | classifier, f"{where}, {_RERANKER}")
+    return head
 
 
 def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
@@ -168,11 +169,3 @@ def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
         for name, tensor in checkpoint.heads.items()
         if name.startswith(prefix)
     }
-
-
-def _filled(head: TorchHead, tensors: dict[str, Tensor], where: str) -> TorchHead:
-    """Fill a head that is on the meta device with these tensors, and return it."""
-    expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
-    check_tensors(from_tensors(tensors, "the heads"), expected, where)
-    head.load_state_dict(tensors, assign=True)
-    return head

@@ -41,19 +41,17 @@ def load_foreign(
     folder = path if path.is_dir() else path.parent
     config = read_config(path) or {}
     if prefix or is_transformer(folder, config):
-        backbone, parts = load_transformer(
+        return load_transformer(
             folder,
             config,
             dtype,
             device,
+            source,
             pooling=pooling,
             template=template,
             job=job,
             prefix=prefix,
         )
-        return TorchModel(backbone, **vars(parts), source=source)
-    checkpoint = load_checkpoint(path, dtype=dtype, device=device)
-    parts = read_bare(folder, checkpoint)  # tokenizer, templates and heads
-    model = TorchModel(checkpoint.backbone, **vars(parts), source=source)
+    model = read_bare(folder, load_checkpoint(path, dtype=dtype, device=device), source)
     apply_choices(model, folder, pooling, template)
     return model

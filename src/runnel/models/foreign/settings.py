@@ -1,5 +1,6 @@
 """Settings in other libraries' files that say how a model is used: special tokens, pooling,
-prompts, longest text. `write_sentence_transformer` writes such files for runnel's own models.
+prompts, longest text. `write_sentence_transformer` writes such files for runnel's own models, and
+`save_library` saves a model that sentence-transformers runs.
 
 A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py
 compares the vectors) or refused with a reason. There is one exception: "add_eos_token" in
@@ -9,17 +10,23 @@ version 5 on, that library ignores the setting if the folder has a tokenizer.jso
 
 import logging
 import re
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import tokenizers
 
+from runnel.backbones.library import Library
 from runnel.config import read_model_json
-from runnel.errors import CheckpointError
+from runnel.errors import CheckpointError, InputError
 from runnel.files import write_json
 from runnel.models.head import Pooling
 from runnel.models.model import Job
+from runnel.text.templates import Template
+from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 
 log = logging.getLogger("runnel")
 # By job, how sentence-transformers loads a saved folder: the class of its model, and the class in
@@ -28,6 +35,7 @@ JOBS: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),
     "rerank": ("CrossEncoder", "RerankerModule"),
 }
+TEMPLATES = "runnel_templates"  # in the config.json of models that `save_library` wrote
 
 # Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so
 # do custom classes.
@@ -93,6 +101,34 @@ def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) 
     ]
     write_json(folder / "modules.json", modules)
     write_json(folder / "config_sentence_transformers.json", settings)
+
+
+def save_library(
+    backbone: Library,
+    folder: Path,
+    weights: str,
+    tokenizer: Tokenizer,
+    templates: Mapping[str, Template],
+    prompts: Mapping[str, str],
+) -> None:
+    """Save a library model as sentence-transformers does, with its templates in config.json and the
+    tokenizer as it was read.
+    """
+    if weights == "int8":
+        raise InputError(
+            f"{backbone.title} is read by sentence-transformers, so its weights are not saved in 8"
+            " bits"
+        )
+    backbone.model.prompts = dict(prompts)
+    setattr(
+        backbone.model.transformers_model.config,
+        TEMPLATES,
+        {name: str(template) for name, template in templates.items()},
+    )
+    backbone.model.save_pretrained(str(folder), create_model_card=False)
+    with TemporaryDirectory() as own:
+        tokenizer.save(own)
+        shutil.copy(Path(own) / LIBRARY_FILE, folder)
 
 
 def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:

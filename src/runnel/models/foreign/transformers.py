@@ -8,7 +8,6 @@ cross-encoder (a transformer that reads a query and a document as one pair, and 
     is_transformer      is it a transformer at all? If not, it is a recurrent checkpoint (`bare.py`)
     load_transformer    chooses `Encoder` or `Library`, the pooling and the templates
     read_encoder        the parts of an `Encoder` model
-    save_library        writes a `Library` model
     apply_choices       the user's pooling and pair template, for all other models
     pair_notation       how a pair is written
 
@@ -27,25 +26,22 @@ model's own.
 """
 
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.config_values import code_classes, reads_both_ways
 from runnel.backbones.checkpoint.load import KNOWN_TYPES, load_backbone
 from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
-from runnel.backbones.library import Library, is_decoder, open_library, require_library
+from runnel.backbones.library import is_decoder, open_library, require_library
 from runnel.checks import expect_choice
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
-from runnel.models.foreign.bare import Parts
 from runnel.models.foreign.settings import (
+    TEMPLATES,
     pair_template,
     published_prompts,
     read_sentence_transformer,
@@ -55,8 +51,9 @@ from runnel.models.foreign.settings import (
 from runnel.models.head import Pooling, check_pooling
 from runnel.models.model import Job, Model
 from runnel.models.recurrent.heads import FirstVector, TorchHead, score, vector_head, wide
+from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
-from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
+from runnel.text.tokenizer import Tokenizer
 from runnel.text.tokenizers import read_tokenizer
 
 # poolings by their names in sentence-transformers
@@ -64,7 +61,6 @@ _MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}
 # The class of the code in the GTE-Qwen2 folders: a Qwen2 that obeys `is_causal` of its config, as
 # the class in transformers does from version 5.2 on.
 _GTE = "modeling_qwen.Qwen2Model"
-_TEMPLATES = "runnel_templates"  # in the config.json of saved models
 
 
 class Scores(TorchHead):
@@ -102,15 +98,17 @@ def load_transformer(
     config: Mapping[str, Any],
     dtype: Any,
     device: str,
+    source: str,
     *,
     pooling: Pooling | None = None,
     template: str | None = None,
     job: Job = "embed",
     prefix: str = "",
-) -> tuple[Backbone, Parts]:
+) -> TorchModel:
     """Load a transformer; arguments as for `load_model`.
 
     Args:
+        source: the model's name in messages.
         prefix: "st": load it with sentence-transformers, even if runnel could; "st-code": also run
             the code that comes with the model.
     """
@@ -124,7 +122,7 @@ def load_transformer(
     if is_bert(config) and simple and job == "embed" and not (pairs or prefix):
         backbone = load_backbone(folder, dtype, device)
         assert isinstance(backbone, Encoder)
-        return backbone, read_encoder(folder, backbone, pooling)
+        return read_encoder(folder, backbone, source, pooling)
     # 2. All others run as a `Library`: choose the pooling, and load them.
     require_library(f"{folder}, a {config.get('model_type', 'sentence-transformers')!r} model,")
     decoder = is_decoder(str(config.get("model_type")))
@@ -152,7 +150,7 @@ def load_transformer(
     # what runnel stored with the model wins, except over a pair template of the user's choice.
     place = folder / theirs.path if theirs else folder
     tokenizer = read_tokenizer(place)
-    stored = getattr(library.model.transformers_model.config, _TEMPLATES, {})
+    stored = getattr(library.model.transformers_model.config, TEMPLATES, {})
     text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
     before = text.partition("{document}")[0]
     pair = pair_notation(
@@ -171,14 +169,15 @@ def load_transformer(
     if pairs:  # a new cross-encoder has no trained layer yet, so no head either
         heads["rerank"] = Scores()
     templates = {name: Template.parse(notation) for name, notation in written.items()}
-    return library, Parts(
-        tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {}
-    )
+    prompts = theirs.prompts if theirs else {}
+    return TorchModel(library, tokenizer, nn.ModuleDict(heads), templates, prompts, source)
 
 
-def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None) -> Parts:
-    """Read the parts of a BERT-like embedder, and set the longest text that its
-    makers let it read.
+def read_encoder(
+    folder: Path, backbone: Encoder, source: str, pooling: Pooling | None = None
+) -> TorchModel:
+    """Return the model of a BERT-like embedder, and set the longest text that its makers let it
+    read.
     """
     theirs = read_sentence_transformer(folder)
     tokenizer = read_tokenizer(folder)
@@ -192,35 +191,8 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
     if around := re.fullmatch(r"\{token:(.+?)\}\{document\}\{token:(.+?)\}", text):
         tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
     prompts = (theirs.prompts if theirs else {}) or published_prompts(folder)
-    return Parts(tokenizer, heads, {"document": Template.parse(text)}, prompts)
-
-
-def save_library(
-    backbone: Library,
-    folder: Path,
-    weights: str,
-    tokenizer: Tokenizer,
-    templates: Mapping[str, Template],
-    prompts: Mapping[str, str],
-) -> None:
-    """Save a library model as sentence-transformers does, with its templates in config.json and the
-    tokenizer as it was read.
-    """
-    if weights == "int8":
-        raise InputError(
-            f"{backbone.title} is read by sentence-transformers, so its weights are not saved in 8"
-            " bits"
-        )
-    backbone.model.prompts = dict(prompts)
-    setattr(
-        backbone.model.transformers_model.config,
-        _TEMPLATES,
-        {name: str(template) for name, template in templates.items()},
-    )
-    backbone.model.save_pretrained(str(folder), create_model_card=False)
-    with TemporaryDirectory() as own:
-        tokenizer.save(own)
-        shutil.copy(Path(own) / LIBRARY_FILE, folder)
+    templates = {"document": Template.parse(text)}
+    return TorchModel(backbone, tokenizer, heads, templates, prompts, source)
 
 
 def apply_choices(

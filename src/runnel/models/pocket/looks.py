@@ -286,8 +286,7 @@ class Judging:
         if not chosen:
             return np.zeros(0)
         begin, end = self._markers
-        document_prompt = self._prompts["document"]
-        rows = [self._row(look, place, document_prompt, JUDGED) for look, place in chosen]
+        rows = [self._row(look, place, self._prompts["document"], JUDGED) for look, place in chosen]
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: longest_block(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)

@@ -1,7 +1,5 @@
 """An encoder that finds sentences, read from a model folder as arrays, without torch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +15,11 @@ from runnel.backbones.encoder.config import EncoderConfig
 from runnel.config import valid_config
 from runnel.errors import CheckpointError, errors_as, needing
 from runnel.models.description import Description, head_options
-from runnel.models.model import Job, Model
-from runnel.models.pocket.heads import KINDS, ArrayHead, TokenFeatures
+from runnel.models.model import Job, Model, WeightDtype
+from runnel.models.pocket.heads import KINDS, ArrayHead
 from runnel.ops import backend
 
 if TYPE_CHECKING:
-    import torch
-
     from runnel.backbones.encoder.arrays import ArrayEncoder
 
 log = logging.getLogger("runnel")
@@ -37,15 +33,13 @@ _STORED_DTYPES = {"F32", "F16", "I8"}
 class PocketModel(Model):
     """A model whose weights are arrays."""
 
-    backbone: ArrayEncoder
+    backbone: "ArrayEncoder"
     heads: Mapping[str, ArrayHead]
 
     def __post_init__(self) -> None:
-        features = self.heads["features"]
-        assert isinstance(features, TokenFeatures)
-        self.features = features
-        self.weight = np.exp(features.log_weight)  # positive
-        self.idf = features.idf
+        self.features = self.heads["features"]  # a `TokenFeatures`
+        self.weight = np.exp(self.features.log_weight)  # positive
+        self.idf = self.features.idf
         self.mark_vectors = None  # an encoder reads no marks: they are for recurrent models
 
     refresh = __post_init__  # its heads do not change
@@ -77,7 +71,7 @@ class PocketModel(Model):
 
 
 def load_pocket(
-    folder: Path, read: Description, dtype: str | torch.dtype, device: str, source: str
+    folder: Path, read: Description, dtype: WeightDtype, device: str, source: str
 ) -> PocketModel | None:
     """Load the model of a folder; return None if it must be read with torch, because of its kind,
     its files or this processor. Raise CheckpointError if the config or the file is damaged.
@@ -128,7 +122,7 @@ def load_pocket(
 
 
 def _read_head(
-    name: str, config: Mapping[str, Any], backbone: ArrayEncoder, file: safe_open, source: str
+    name: str, config: Mapping[str, Any], backbone: "ArrayEncoder", file: safe_open, source: str
 ) -> ArrayHead:
     """Return a head with its weights, which are in the model's file of weights."""
     kind, options = head_options(KINDS, name, config, backbone, source)

@@ -98,9 +98,14 @@ class PassageStream(Stream):
     def _lay_out(self) -> tuple[Layout, SentenceTokens]:
         """Lay out the passages that are not settled."""
         tokens = read_sentences(self._text, [self._model.tokenizer.encode(self._text)])
-        backbone = self._model.backbone
-        markers = self._model.tokenizer.markers()
-        return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
+        layout = lay_out(
+            tokens.ids,
+            tokens.bounds,
+            self._model.backbone,
+            self._model.tokenizer.markers(),
+            begun=self.tokens > 0,
+        )
+        return layout, tokens
 
     def _read(self, ids: np.ndarray) -> np.ndarray:
         """Return the sum (D,) fp64 of the hidden vectors of these ids."""
@@ -119,8 +124,7 @@ class PassageReader(Reader):
 
     def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         bounds = sentence_of_tokens(split_sentences(text), encoded)
-        markers = self.model.tokenizer.markers()
-        row = lay_out(encoded.ids, bounds, self.model.backbone, markers)
+        row = lay_out(encoded.ids, bounds, self.model.backbone, self.model.tokenizer.markers())
         return row.ids, row.places
 
     def read(
@@ -168,7 +172,6 @@ class PassageReader(Reader):
         for result, vectors in zip(results, self._vectors(pooled), strict=True):
             spans, sums = result.tag
             tokens_read = len(sums.layout.ids)
-            memory = sums.result() if options.remember else None
             read.append(
                 ReadDocument(
                     vector=vectors[-1],
@@ -177,7 +180,7 @@ class PassageReader(Reader):
                     tokens=tokens_read,
                     tokens_read=tokens_read,
                     saved=None,
-                    memory=memory,
+                    memory=sums.result() if options.remember else None,
                 )
             )
         return read

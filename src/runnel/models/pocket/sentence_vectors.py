@@ -7,10 +7,9 @@ scores as a document that has just been read.
     T  tokens      S  sentences of a document      P  passages      D  width of the vectors
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -69,7 +68,7 @@ class SentenceVectors(Remembered):
         return values | dict(zip(_PASSAGES, self.passages or (), strict=False))
 
     @classmethod
-    def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> SentenceVectors:
+    def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> Self:
         spans, ids, bounds, vectors, scales, kinds = (arrays[name] for name in _ARRAYS)
         passages = (arrays[_PASSAGES[0]], arrays[_PASSAGES[1]]) if _PASSAGES[0] in arrays else None
         wide = spans.astype(np.int64), ids.astype(np.int32), bounds.astype(np.int64)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, stream_dtype
 from runnel.backbones.checkpoint.shapes import check_tensors
-from runnel.backbones.checkpoint.tensors import from_tensors
+from runnel.backbones.checkpoint.tensors import from_tensors, shapes_of
 from runnel.backbones.int8 import Int8Linear
 from runnel.errors import CheckpointError, InputError, errors_as
 from runnel.files import replacing
@@ -148,11 +148,7 @@ def load_adapter(model: Model, folder: str | Path) -> None:
     if not model.backbone.adapted:
         add_lora(model, **stored["lora"])
     places = _tensors(model)
-    check_tensors(
-        from_tensors(tensors, FILE),
-        {key: tuple(tensor.shape) for key, tensor in places.items()},
-        str(path),
-    )
+    check_tensors(from_tensors(tensors, FILE), shapes_of(places), str(path))
     for key, tensor in tensors.items():
         places[key].copy_(tensor)
     model.refresh()

@@ -12,12 +12,13 @@ from torch import nn
 from runnel.backbones.checkpoint.finding import find_checkpoint, read_config
 from runnel.backbones.checkpoint.load import Checkpoint, meta_backbone, open_weights, recognize
 from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.checkpoint.tensors import shapes_of
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import CheckpointError
 from runnel.models.checkpoint_facts import CheckpointFacts, describe_tokenizer
 from runnel.models.foreign.bare import read_bare
 from runnel.models.foreign.transformers import read_encoder
-from runnel.models.recurrent.model import TorchModel, described_model
+from runnel.models.recurrent.model import described_model
 
 
 def describe_checkpoint(source: str | Path) -> CheckpointFacts:
@@ -26,8 +27,7 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     tensors = open_weights(path)
     checkpoint = recognize(read_config(path), tensors, str(path))
     backbone = meta_backbone(checkpoint.architecture, checkpoint.config)
-    expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
-    check_tensors(checkpoint.backbone, expected, str(path))
+    check_tensors(checkpoint.backbone, shapes_of(backbone.state_dict()), str(path))
     stored: Counter[str] = Counter()
     for tensor in tensors.values():
         if tensor.dtype is not None:
@@ -39,7 +39,7 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
         path,
         checkpoint.layout,  # what format it has, in words
         backbone,
-        weights={name: tuple(weight.shape) for name, weight in backbone.named_parameters()},
+        weights=shapes_of(dict(backbone.named_parameters())),
         matrices=backbone.matrices,
         embedding_parameters=sum(table.numel() for table in tables),
         heads={name: tensor.shape for name, tensor in checkpoint.heads.items()},
@@ -55,9 +55,8 @@ def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
     """Return tokenizer, markers, heads, templates and prompts, as loading would combine them. Like
     loading, it may lower a transformer's max_tokens (`read_encoder`).
     """
-    zero = torch.zeros(())
     # tensors of the right shapes without memory: all numbers of one are the same zero
-    heads = {key: zero.expand(shape) for key, shape in described.heads.items()}
+    heads = {key: torch.zeros(()).expand(shape) for key, shape in described.heads.items()}
     backbone = described.backbone
     config = read_config(described.checkpoint) or {}
     checkpoint = Checkpoint(backbone, heads, described.layout, described.folder, config)
@@ -66,9 +65,9 @@ def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
     else:
         try:
             if isinstance(backbone, Encoder):
-                parts = read_encoder(described.folder, backbone)
+                model = read_encoder(described.folder, backbone, name)
             else:
-                parts = read_bare(described.folder, checkpoint)
+                model = read_bare(described.folder, checkpoint, name)
         except CheckpointError as error:
             return {
                 "tokenizer": None,
@@ -78,7 +77,6 @@ def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
                 "prompts": {},
                 "problem": str(error),
             }
-        model = TorchModel(backbone, **vars(parts), source=name)
     return {
         **describe_tokenizer(described.folder, model.tokenizer),
         "heads": {

@@ -137,11 +137,10 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
             f"{model.source} scores {kind}, which cannot be trained here; train a model that scores"
             " one vector"
         )
-    reranker = Reranker(model)
     template = model.templates["rerank"]
     query_ids = template.encode_query(model.tokenizer, query).ids
     document_ids = template.encode(model.tokenizer, "document", document).ids
-    return reranker.pair(query_ids, document_ids, reranker.pair_limit(max_tokens))
+    return Reranker(model).pair(query_ids, document_ids, model.text_limit(max_tokens))
 
 
 def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:

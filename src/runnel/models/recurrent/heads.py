@@ -8,7 +8,7 @@ head of arrays (`models/pocket/heads.py`). A head turns hidden vectors into vect
 All but `LmHead` run in fp32 (fp64 for a model in fp64). docs/papers.md lists the papers, A to E.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.checkpoint.tensors import from_tensors, shapes_of
 from runnel.models.head import MARKS, Head, Pooling
 from runnel.models.pocket.heads import ArrayHead, Judge, Linear, VectorScore
 from runnel.ops.backend import inference, plain_numbers
@@ -241,6 +243,20 @@ def vector_head(pooling: Pooling) -> EndVector:
         "mean": PlainMeanVector,
     }
     return kinds[pooling]()
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Give a head, or the heads of a model, which are on the meta device, these tensors as weights.
+    Raise CheckpointError unless they are all that it needs, in the right shapes.
+    """
+    wanted = module.state_dict()
+    check_tensors(from_tensors(tensors, "the heads"), shapes_of(wanted), where)
+    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else
+    # here.
+    module.load_state_dict(
+        {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()},
+        assign=True,
+    )
 
 
 @plain_numbers()

@@ -4,12 +4,10 @@ of a state that it carries.
 T  tokens of a text      D  width of the hidden vectors      V  rows of the LM head
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -62,7 +60,7 @@ class LanguageModel:
     @classmethod
     def load(
         cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto"
-    ) -> LanguageModel:
+    ) -> Self:
         """Load a published checkpoint of a recurrent language model, or a generator that `runnel
         lab train` wrote.
         """
@@ -76,7 +74,7 @@ class LanguageModel:
         with inference():
             # None: one sequence
             hidden, state = self.backbone(ids.to(self.backbone.device), None, state)
-            return self._project(hidden), state
+            return self.head(hidden, embedding_table(self.backbone)), state
 
     def read(self, text: str, state: State | None = None) -> State:
         """Return the state after a text, read after the text of `state`; for prompts that continue
@@ -142,10 +140,7 @@ class LanguageModel:
             for part in ids.to(self.backbone.device).split(_STEP):
                 hidden, state = self.backbone(part, None, state)
             assert state is not None  # `ids` has one token at least, so a step has been read
-            return self._project(hidden[-1:])[0], state
-
-    def _project(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden, embedding_table(self.backbone))
+            return self.head(hidden[-1:], embedding_table(self.backbone))[0], state
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
@@ -168,10 +163,12 @@ def load_generator(
         return model
     checkpoint = load_checkpoint(path, dtype=dtype, device=device)
     _expect_recurrent(checkpoint.backbone, name)
-    head = read_lm_head(path, config, checkpoint.backbone)
-    tokenizer = load_tokenizer(checkpoint.folder, checkpoint.backbone)
     return TorchModel(
-        checkpoint.backbone, tokenizer, nn.ModuleDict({"generate": head}), {}, source=str(name)
+        checkpoint.backbone,
+        load_tokenizer(checkpoint.folder, checkpoint.backbone),
+        nn.ModuleDict({"generate": read_lm_head(path, config, checkpoint.backbone)}),
+        templates={},
+        source=str(name),
     )
 
 

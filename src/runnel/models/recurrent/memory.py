@@ -3,11 +3,9 @@
 D  width of hidden vectors
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -33,7 +31,7 @@ class DocumentState(Remembered):
     tensors: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> DocumentState:
+    def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> Self:
         # numpy has no bf16: its bits are stored as uint16
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return cls(
@@ -57,7 +55,7 @@ class DocumentState(Remembered):
         precision: StatePrecision,
         *,
         kept_vector: Literal["mean", "last"] = "mean",
-    ) -> DocumentState:
+    ) -> Self:
         """Keep a state of one row in a precision, with `vector` under the name `kept_vector`; ids
         are sorted.
         """

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, digest_weights
 from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers, load_checkpoint
-from runnel.backbones.checkpoint.shapes import check_tensors
-from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
@@ -22,8 +20,7 @@ from runnel.errors import InputError
 from runnel.files import replacing, write, write_json
 from runnel.models.description import VERSION, Description, head_options
 from runnel.models.foreign.embedding_rwkv import ResidualVector, StateScore
-from runnel.models.foreign.settings import JOBS, write_sentence_transformer
-from runnel.models.foreign.transformers import save_library
+from runnel.models.foreign.settings import JOBS, save_library, write_sentence_transformer
 from runnel.models.head import Head, head_kind
 from runnel.models.model import Job, Model
 from runnel.models.pocket.heads import ArrayHead, Judge, PairJudge, VectorRelevance, VectorScore
@@ -38,6 +35,7 @@ from runnel.models.recurrent.heads import (
     PlainMeanVector,
     TokenFeatures,
     TorchHead,
+    fill,
     with_sentence_heads,
 )
 from runnel.ops.backend import plain_numbers
@@ -81,8 +79,7 @@ class TorchModel(Model):
         for head in self.heads.values():
             if isinstance(head, HeldHead):
                 head.refresh()
-        features = self.heads["features"] if "features" in self.heads else None
-        self.features = features if isinstance(features, TokenFeatures) else None
+        self.features = self.heads["features"] if "features" in self.heads else None
         self.mark_vectors = None
         self.weight = torch.ones(self.backbone.vocab_size)
         self.idf = np.zeros(0, np.float32)
@@ -210,16 +207,5 @@ def _read_heads(
             module = HeldHead(head) if isinstance(head, ArrayHead) else head
             assert isinstance(module, TorchHead)
             heads[name] = module
-    wanted = heads.state_dict()
-    shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
-    check_tensors(from_tensors(checkpoint.heads, "the heads"), shapes, source)
-    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else
-    # here.
-    heads.load_state_dict(
-        {
-            name: tensor.to(wanted[name].dtype, copy=True)
-            for name, tensor in checkpoint.heads.items()
-        },
-        assign=True,
-    )
+    fill(heads, {name: tensor.clone() for name, tensor in checkpoint.heads.items()}, source)
     return heads

@@ -33,7 +33,6 @@ from runnel.models.reading import (
     passage_spans,
 )
 from runnel.models.recurrent.memory import DocumentState
-from runnel.ops.numba_math import as_array
 from runnel.request import Request, Result, TokenCount, as_tensor
 from runnel.text.kinds import text_of
 from runnel.text.sentences import passage_bounds, sentence_of_tokens, split_sentences
@@ -52,9 +51,6 @@ class StateStream(Stream):
 
     def _start(self, lead: str) -> None:
         backbone = self._model.backbone
-        # Raise now, with the backbone's own message, if it has no state. `zeros(1)` are the bounds
-        # of no sequences.
-        backbone.check_whole(np.zeros(1), continues=not backbone.recurrent)
         self._tokens = self._model.tokenizer.stream()
         self._state = backbone.new_state(1)  # after the words that cannot change any more
         self._total = 0.0  # the sum of the weights in `_sum`
@@ -88,18 +84,14 @@ class StateStream(Stream):
         )
 
     def _values(self) -> Mapping[str, np.ndarray | bytes]:
-        values = {f"state.{name}": as_array(tensor) for name, tensor in self._state.tensors.items()}
-        values |= {"tokens": self._state.tokens.numpy(), "total": np.array(self._total)}
-        return {**values, "pending": self._tokens.save().encode()}
+        return {
+            **self._state.arrays(),
+            "total": np.array(self._total),
+            "pending": self._tokens.save().encode(),
+        }
 
     def _restore(self, values: Mapping[str, np.ndarray]) -> None:
-        state = {
-            name: torch.from_numpy(values[f"state.{name}"]).to(tensor)
-            for name, tensor in self._state.tensors.items()
-        }
-        self._state = State(state, torch.from_numpy(values["tokens"])).check(
-            self._model.backbone.state_shapes()
-        )
+        self._state = State.of(values, self._model.backbone.state_shapes())
         self._total = float(values["total"])
         self._tokens.restore(values["pending"].tobytes().decode())
 
@@ -246,24 +238,15 @@ class StateReader(TextReader):
         earlier one and the saved data is not damaged.
         """
         try:
-            stored = unpack(
+            values = unpack(
                 saved, "the state of an earlier reading", self.model.backbone.fingerprint()
             )
-            values = {name: torch.from_numpy(array) for name, array in stored.items()}
-            at = int(values["at"])
+            state = State.of(values, self.model.backbone.state_shapes())
+            at = int(values["at"][0])
             count = len(values["known"])
-            state = State(
-                {
-                    name.removeprefix("state."): tensor
-                    for name, tensor in values.items()
-                    if name.startswith("state.")
-                },
-                values["tokens"],
-            )
-            state.check(self.model.backbone.state_shapes())
-            pooled = values["known"]
-            total = float(values["total"])
-            sums = values["sum"]
+            pooled = torch.from_numpy(values["known"])
+            total = float(values["total"][0])
+            sums = torch.from_numpy(values["sum"])
             depends = values["depends"].tolist()
         except (StateError, KeyError, IndexError) as error:
             log.warning("%s; reading the document from the start", error)
@@ -283,12 +266,16 @@ class StateReader(TextReader):
         tokens; "at", the split; "depends", a digest of all that these depend on.
         """
         assert reading.state is not None
-        tensors = {"tokens": reading.state.tokens, "known": reading.pooled, "sum": reading.sum}
-        tensors |= {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
-        arrays = {"at": np.array([reading.split]), "total": np.array([reading.total])}
-        arrays["depends"] = np.array(_dependencies(reading, reading.split, len(reading.pooled)))
+        depends = _dependencies(reading, reading.split, len(reading.pooled))
         return pack(
-            arrays | {name: as_array(tensor) for name, tensor in tensors.items()},
+            {
+                **reading.state.arrays(),
+                "known": reading.pooled.numpy(),
+                "sum": reading.sum.numpy(),
+                "at": np.array([reading.split]),
+                "total": np.array([reading.total]),
+                "depends": np.array(depends),
+            },
             self.model.backbone.fingerprint(),
         )
 

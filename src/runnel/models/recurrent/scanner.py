@@ -125,14 +125,13 @@ class ItemMaker:
         """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the
         sentences with a token.
         """
-        full = tokens.full
         edges = np.unique(tokens.bounds)  # of the sentences with a token: others have equal bounds
         marks = np.zeros((len(tokens.ids), MARKS), np.float32)
         lexical = np.zeros((len(edges) - 1, 0), np.float32)  # a head of other inputs has none
         if self._matches:
             marks = mark(tokens.ids, np.unique(query_ids), self._idf, MARK_DOCUMENT)
             lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
-        return tokens.ends[full], np.stack([edges[:-1], edges[1:]], axis=1), marks, lexical
+        return tokens.ends[tokens.full], np.stack([edges[:-1], edges[1:]], axis=1), marks, lexical
 
 
 class Scanner:
