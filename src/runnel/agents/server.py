@@ -3,11 +3,12 @@ HTTP on this machine.
 """
 
 import inspect
+import reprlib
 import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,7 +37,6 @@ from runnel.agents.tools import Status, Stretch, ToolResult, Tools, refusal, sho
 from runnel.errors import Cancelled, RunnelError
 from runnel.request import Progress, growing
 from runnel.server.connections import LimitedServer, with_unambiguous_bodies
-from runnel.server.refusals import describe_problems
 
 INSTRUCTIONS = """\
 Retrieval from documents, with exact places. Usual course: search (which documents of the
@@ -53,9 +53,8 @@ with it for the rest. Answers are text; with structured=true, JSON in structured
 """
 
 _TOGETHER = 4  # calls that run a model at once; others wait
-# what to say of a field that a place of `read_places` does not have
-_UNKNOWN = f"there is no such field; expected {', '.join(Stretch.model_fields)}"
-_PROBLEM_CHARS = 1000  # the most characters about wrong arguments, whose names agents choose
+# keys of a JSON schema that say what is expected
+_EXPECTED = ("type", "enum", "minimum", "maximum", "minLength", "minItems", "maxItems", "required")
 _UNREADABLE = SessionMessage(
     JSONRPCError(
         jsonrpc="2.0",
@@ -99,9 +98,10 @@ def _as_tool(
 
     # The SDK makes the schema of the arguments from the signature.
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
-    given = (item for name, item in signature.parameters.items() if name != "progress")
+    shown_parameters = (item for name, item in signature.parameters.items() if name != "progress")
     tool.__name__ = method.__name__
-    tool.__signature__ = inspect.Signature([context, *given])  # type: ignore[attr-defined]
+    parameters = [context, *shown_parameters]
+    tool.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return tool
 
 
@@ -135,11 +135,10 @@ class _Server(MCPServer[Any]):
         tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
         if name not in tools:
             raise ToolError(f"there is no tool {name!r:.80}; expected {', '.join(tools)}")
-        fields = tools[name].parameters["properties"]
+        schema = tools[name].parameters
         for given in arguments:
-            if given not in fields:
-                expected = f"expected {', '.join(fields)}" if fields else "it takes no arguments"
-                raise ToolError(f"{name} has no {given!r:.80}; {expected}")
+            if given not in schema["properties"]:
+                raise ToolError(_superfluous(name, given, schema["properties"]))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -148,10 +147,7 @@ class _Server(MCPServer[Any]):
                 raise cause from cause.__cause__  # without the SDK's words before it
             if not isinstance(cause, ValidationError):
                 raise
-            raise ToolError(
-                f"{name} was not called: "
-                + describe_problems(cause.errors(), unknown=_UNKNOWN)[:_PROBLEM_CHARS]
-            ) from cause
+            raise ToolError(f"{name} was not called: {_problem(cause, schema)}") from cause
 
     async def get_prompt(
         self,
@@ -181,6 +177,28 @@ class _Server(MCPServer[Any]):
             await server.run(read, answers, server.create_initialization_options())
 
 
+def _superfluous(name: str, given: object, fields: Mapping[str, Any]) -> str:
+    expected = f"expected {', '.join(fields)}" if fields else "it takes no arguments"
+    return f"{name} has no {given!r:.80}; {expected}"
+
+
+def _problem(error: ValidationError, schema: Mapping[str, Any]) -> str:
+    """Return the first problem of arguments in one sentence, by the schema that agents see."""
+    problem = error.errors()[0]
+    name, *inside = problem["loc"]
+    shape = schema["properties"][name]
+    if inside:  # an item of a list, of texts or of objects
+        # the items of `read_places` are objects, which a schema defines apart; others are texts
+        shape = schema["$defs"][Stretch.__name__] if name == "places" else shape["items"]
+        fields = shape.get("properties", {})
+        if problem["type"] == "extra_forbidden":
+            return _superfluous(str(name), inside[-1], fields)
+        shape = fields.get(inside[-1], shape)
+    expected = ", ".join(f"{key} {shape[key]}" for key in _EXPECTED if key in shape)
+    came = "missing" if problem["type"] == "missing" else reprlib.repr(problem["input"])
+    return f"{'.'.join(map(str, problem['loc']))} is {came}; expected {expected}"
+
+
 class _ShortSchema(GenerateJsonSchema):
     """JSON schemas without what no agent needs, who keeps them in its context: titles of
     fields, and null where an argument may be left out.
@@ -201,22 +219,14 @@ def create_server(tools: Tools) -> MCPServer:
     """Return the server of these tools."""
     server = _Server("runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     models = anyio.CapacityLimiter(_TOGETHER)
-    methods: list[Callable[..., ToolResult | Status]] = [
-        tools.search,
-        tools.find,
-        tools.read,
-        tools.read_places,
-        tools.verify,
-        tools.files,
-        tools.status,
-    ]
-    for method in methods:
-        added = server._tool_manager.add_tool(
-            _as_tool(method, models, tools.settings.max_characters),
-            description=" ".join((inspect.getdoc(method) or "").split()),
-            annotations=_READ_ONLY,
-            structured_output=False,
+    methods = (tools.search, tools.find, tools.read, tools.read_places, tools.verify)
+    for method in (*methods, tools.files, tools.status):
+        tool = _as_tool(method, models, tools.settings.max_characters)
+        description = " ".join((inspect.getdoc(method) or "").split())
+        server.add_tool(
+            tool, description=description, annotations=_READ_ONLY, structured_output=False
         )
+    for added in server._tool_manager.list_tools():
         added.parameters = added.fn_metadata.arg_model.model_json_schema(
             schema_generator=_ShortSchema
         )

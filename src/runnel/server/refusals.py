@@ -58,6 +58,7 @@ _PROBLEMS = {
     "model_attributes_type": _AN_OBJECT,
     "model_type": _AN_OBJECT,
     "dict_type": _AN_OBJECT,
+    "extra_forbidden": "this route has no such field; /docs lists its fields",
     "union_tag_invalid": "this should be a text, a number, true, false or null",
     "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
 }
@@ -155,11 +156,7 @@ class Refusal(HTTPException):
         )
 
 
-def describe_problems(
-    problems: Iterable[ErrorDetails],
-    above: int = 0,
-    unknown: str = "this route has no such field; /docs lists its fields",
-) -> str:
+def describe_problems(problems: Iterable[ErrorDetails], above: int) -> str:
     """Describe the problems of fields that pydantic found in one line: places, without pydantic's
     names of the types that it tried, what is wrong, and the values that came if they are short.
 
@@ -168,9 +165,7 @@ def describe_problems(
 
     Args:
         above: the parts of each place before the name of the field.
-        unknown: what to say of a field that does not exist.
     """
-    said = _PROBLEMS | {"extra_forbidden": unknown}
     lines: dict[str, None] = {}
     # pydantic checks one field after another
     for _, of_field in groupby(problems, key=lambda problem: problem["loc"][: above + 1]):
@@ -182,7 +177,7 @@ def describe_problems(
             what = problem["msg"].replace(" after validation", "")
             if len(came) < _SHOWN_CHARS and problem["input"] is not None:
                 what += f"; it is {came}"
-            lines[f"{'.'.join(names) or 'body'}: {said.get(problem['type'], what)}"] = None
+            lines[f"{'.'.join(names) or 'body'}: {_PROBLEMS.get(problem['type'], what)}"] = None
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     return "; ".join([*list(lines)[:_SHOWN], *more])
 
