@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from runnel.records import Places
 
-Box = tuple[float, float, float, float]  # left, bottom, right, top; in points
-
 PIXELS = 2_500_000  # the pixels of a picture: a page of A4 has 160 dots per inch
 OCR_PIXELS = 8_300_000  # 288 dots per inch
 
@@ -28,7 +26,7 @@ class PagePicture:
     page: int
     png: bytes
     # left, top, right, bottom, as shares of the picture; empty if the part was not found
-    boxes: tuple[Box, ...]
+    boxes: tuple[tuple[float, float, float, float], ...]
 
 
 def page_part(text: str, places: Places, start: int, end: int) -> PagePart | None:

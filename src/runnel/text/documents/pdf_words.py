@@ -36,10 +36,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pypdfium2 import PdfPage, PdfTextPage, raw
 
-from runnel.text.documents.page_part import Box
 from runnel.text.documents.raised import raised
 from runnel.text.documents.runs import runs
 
+Box = tuple[float, float, float, float]  # left, bottom, right, top; in points
 HYPHEN = "\ufffe"  # PDFium's character for a hyphen at the end of a line, with the line end
 # what is written in place of a character: letters of a ligature; of TeX, also other signs
 LIGATURES = {

@@ -51,6 +51,9 @@ class _Box(NamedTuple):
 
 
 _Placed = tuple[_Box, list[Element]]  # a shape, or the shapes of a group, and its box
+_Neighbors = tuple[
+    list[_Placed], list[_Placed], list[_Placed]
+]  # a row between the rows above and below
 
 
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
@@ -233,12 +236,12 @@ def _cards(rows: list[list[_Placed]]) -> list[list[_Placed]]:
     are one. Boxes of the same height below each other are a table, which has rows.
     """
 
-    def goes_on(card: list[tuple[list[_Placed], ...]], rows: tuple[list[_Placed], ...]) -> bool:
-        above, row, below = rows
+    def goes_on(card: list[_Neighbors], neighbors: _Neighbors) -> bool:
+        above, row, below = neighbors
         return _times(above, row) > _SAME and not 0 < _times(row, below) <= _SAME
 
-    neighbors = zip([[], *rows], rows, [*rows[1:], []], strict=False)
-    return [[box for _, row, _ in card for box in row] for card in runs(neighbors, goes_on)]
+    around = zip([[], *rows], rows, [*rows[1:], []], strict=False)
+    return [[box for _, row, _ in card for box in row] for card in runs(around, goes_on)]
 
 
 def _times(upper: list[_Placed], lower: list[_Placed]) -> float:
