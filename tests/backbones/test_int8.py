@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_backbones import build_backbone
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import Int8Linear, int8_problem, quantize
 from runnel.backbones.mamba1.model import Mamba1Config

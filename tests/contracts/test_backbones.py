@@ -15,7 +15,6 @@ from helpers.tiny_backbones import (
     Architecture,
     assert_close,
     assert_states_close,
-    build_backbone,
     cumulative,
     open_xlstm,
     token_ids,
@@ -25,6 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.state import State

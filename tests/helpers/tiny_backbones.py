@@ -2,7 +2,7 @@
 how close is the same.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.load import build, parse_config
-from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.state import State
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
-from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
 
 AnyBackbone = TypeVar("AnyBackbone", bound=Backbone)
 
@@ -169,25 +166,3 @@ def assert_states_close(actual: State, expected: State, tolerance: float = 2e-5)
     assert actual.tokens.tolist() == expected.tokens.tolist()
     for name in expected.tensors:
         assert_close(actual[name], expected[name], tolerance)
-
-
-@plain_numbers()
-def build_backbone(
-    architecture: str,
-    config: Mapping[str, object],
-    tensors: Mapping[str, Tensor],
-    dtype: str = "auto",
-    device: str = "auto",
-) -> Backbone:
-    """A backbone of tensors in memory, with the checks that a file's tensors get. Tensors in the
-    wanted dtype are used, not copied.
-    """
-    target = wanted_device(device)
-    return build(
-        architecture,
-        parse_config(architecture, config, "the given model"),
-        from_tensors(tensors, "memory"),
-        wanted_dtype(dtype, target),
-        target,
-        "the given model",
-    )

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from helpers.tiny_backbones import build_backbone, cumulative, token_ids
+from helpers.tiny_backbones import cumulative, token_ids
 
+from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from runnel.errors import StateError
 
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
 
 class State:
     """The states of S sequences.
@@ -33,6 +35,11 @@ class State:
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held by all rows together."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
     @property
     def dtype(self) -> torch.dtype:
@@ -61,7 +68,7 @@ class State:
         floats = {
             name: tensor.dtype
             for name, tensor in self.tensors.items()
-            if not tensor.is_floating_point()
+            if tensor.dtype not in _FLOATS
         }
         if held != expected or floats:
             raise StateError(

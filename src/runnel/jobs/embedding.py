@@ -292,7 +292,7 @@ def write_vectors(
         write_jsonl(out, ({"id": name, "vector": vector} for name, vector in pairs))
     count = len(journal)
     if cut:
-        limit = embedder.text_limit(max_tokens)
+        limit = embedder.model.text_limit(max_tokens)
         notify(f"warning: {cut:,} of {count:,} texts were cut to {limit} tokens")
     return journal.finish({"dimension": size, "count": count, "truncated": cut, "tokens": tokens})
 

@@ -318,7 +318,9 @@ def _is_heading(words: str, kind: str | None) -> bool:
     return (
         len(words) <= _MOST_CHARS
         and is_title(words, kind)
-        and not (_CODE.search(_bare(words)) or _CAPTION.match(words) or _STATES.match(words))
+        and not (
+            _CODE.search(_UNDER.sub("", words)) or _CAPTION.match(words) or _STATES.match(words)
+        )
     )
 
 
@@ -357,12 +359,7 @@ def _is_question(words: str, alone: bool) -> bool:
 
 
 def _asks(words: str) -> bool:
-    return _bare(words).rstrip(_CLOSING)[-1:] in _QUESTION_SIGNS
-
-
-def _bare(words: str) -> str:
-    """Return a title without the line under it."""
-    return _UNDER.sub("", words) if "\n" in words else words
+    return _UNDER.sub("", words).rstrip(_CLOSING)[-1:] in _QUESTION_SIGNS
 
 
 def _introduced(

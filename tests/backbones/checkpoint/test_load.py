@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from helpers.checkpoint_writing import write_checkpoint
-from helpers.tiny_backbones import build_backbone
 from torch import Tensor
 
 from runnel.backbones.checkpoint.load import (
     NoRandomNumbers,
+    build_backbone,
     load_backbone,
     load_checkpoint,
 )

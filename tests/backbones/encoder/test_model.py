@@ -13,21 +13,14 @@ from typing import Any, cast
 
 import pytest
 import torch
-from helpers.tiny_backbones import (
-    VOCABULARY,
-    assert_close,
-    build_backbone,
-    cumulative,
-    tiny_backbone,
-    token_ids,
-)
+from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
 from helpers.tiny_transformers import LONGEST, library_class, write_transformer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.config import FORMS, EncoderConfig, Form
 from runnel.backbones.encoder.cpu import EncoderCpu
 from runnel.backbones.encoder.model import Encoder

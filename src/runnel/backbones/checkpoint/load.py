@@ -39,6 +39,7 @@ from runnel.backbones.checkpoint.tensors import (
     Stored,
     count_layers,
     expect_fit,
+    from_tensors,
     open_file,
     read_tensor,
     renamed,
@@ -171,6 +172,29 @@ def load_checkpoint(
         )
     return Checkpoint(
         backbone, heads, recognized.layout, folder if folder.is_dir() else folder.parent, config
+    )
+
+
+@plain_numbers()
+def build_backbone(
+    architecture: str,
+    config: Mapping[str, object],
+    tensors: Mapping[str, Tensor],
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+) -> Backbone:
+    """Build a backbone from tensors in memory, with the checks that a file's tensors get. Tensors
+    in the wanted dtype are used, not copied.
+    """
+    target = wanted_device(device)
+    where = "the given model"
+    return build(
+        architecture,
+        parse_config(architecture, config, where),
+        from_tensors(tensors, "memory"),
+        wanted_dtype(dtype, target),
+        target,
+        where,
     )
 
 
