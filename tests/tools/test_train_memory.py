@@ -18,7 +18,15 @@ from torch import nn
 from tools.train_memory import __main__ as command
 from tools.train_memory import train
 from tools.train_memory.documents import Document, Question, save
-from tools.train_memory.measure import gain, interval, ranks, scored_ranks, summary, values_of
+from tools.train_memory.measure import (
+    METRICS,
+    gain,
+    interval,
+    ranks,
+    scored_ranks,
+    summary,
+    values_of,
+)
 
 REAL = torch.cuda.is_available()
 DEVICE = "cuda" if REAL else GPU
@@ -78,13 +86,14 @@ def test_the_difference_is_paired():
     alone = np.random.default_rng(2).integers(2, 40, 60)
     # each question's reciprocal rank doubles; unpaired, the intervals of the two overlap
     difference = values_of((alone * 2).tolist())[:, 3] - values_of(alone.tolist())[:, 3]
-    printed = gain(documents, (alone * 2).tolist(), alone.tolist())
+    printed = gain(documents, (alone * 2).tolist(), alone.tolist()).partition("MRR")[2]
     mean, low, high = (float(part.strip("(),")) for part in printed.split())
     assert mean == pytest.approx(difference.mean(), abs=5e-4)
     by_hand = drawn_by_hand(documents, difference[:, None])
     np.testing.assert_allclose([low, high], by_hand, atol=0.005)
     assert high < 0
-    assert gain(documents, alone.tolist(), alone.tolist()) == "+0.000 (+0.000, +0.000)"
+    same = gain(documents, alone.tolist(), alone.tolist())
+    assert same == ", ".join(f"{metric} +0.000 (+0.000, +0.000)" for metric in METRICS)
 
 
 def test_a_seed_gives_the_same_interval():
@@ -135,13 +144,23 @@ def test_measure_prints_intervals_and_what_the_whole_document_brings(runs, capsy
     (alone,) = (line for line in lines if line.startswith("alone cosine"))
     assert "first 0.000 (0.000, 0.000)" in alone
     # all six sentences alone are alike, and ties count against the answer
-    assert "whole less alone cosine MRR +0.833 (+0.833, +0.833)" in lines
-    assert "whole less alone bm25 MRR +0.000 (+0.000, +0.000)" in lines
+    (gained,) = (line for line in lines if line.startswith("whole less alone cosine"))
+    assert "first 5 +1.000 (+1.000, +1.000)" in gained
+    assert gained.endswith("MRR +0.833 (+0.833, +0.833)")
+    (same,) = (line for line in lines if line.startswith("whole less alone bm25"))
+    assert same.endswith("MRR +0.000 (+0.000, +0.000)")
+
+
+def test_files_are_measured_together(runs, capsys):
+    save(documents_of(5), runs / "few.npz")
+    save(documents_of(2), runs / "fewer.npz")
+    command.measure("memory", "few,fewer")
+    assert "; 14 questions, 5 documents" in capsys.readouterr().out  # two have names of the others
 
 
 def test_measure_without_questions_says_what_it_expected(runs):
     save(documents_of(2), runs / "few.npz")
-    with pytest.raises(SystemExit, match=r"few\.npz.*at most 3 tokens"):
+    with pytest.raises(SystemExit, match="at most 3 tokens in few"):
         command.measure("memory", "few", "3")
 
 

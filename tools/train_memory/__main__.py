@@ -4,9 +4,10 @@ python -m tools.train_memory prepare DATA      token ids, into runs/memory (DATA
 python -m tools.train_memory asked QUESTIONS FOLDER NAME  the same of documents in a folder and
                                                questions with patterns, as runs/memory/NAME.npz
 python -m tools.train_memory KIND TOKENS RATE  train one of `train.make`; run again, it resumes
-python -m tools.train_memory measure KIND NAME [MOST]  ranks of the sentences of NAME.npz (held,
-                                               forms, or one asked about), whole and alone, and what
-                                               whole brings; of documents of at most MOST tokens.
+python -m tools.train_memory measure KIND NAMES [MOST]  ranks of the sentences of NAME.npz (held,
+                                               forms, or one asked about; with commas several),
+                                               whole and alone, and what whole brings; of documents
+                                               of at most MOST tokens.
                                                Before its training a KIND is what it begins with. In
                                                brackets are 95 % intervals: documents are drawn.
 
@@ -64,9 +65,9 @@ def train(kind: str, tokens: str, rate: str) -> None:
     training.run(load(RUNS / ("taught.npz" if kind == "continued" else "train.npz")))
 
 
-def measure(kind: str, name: str, most: str = "inf") -> None:
-    """Print first, first 5, first 10 and MRR of the questions about a file's documents, read whole
-    and each sentence alone, and the difference in MRR, with intervals.
+def measure(kind: str, names: str, most: str = "inf") -> None:
+    """Print first, first 5, first 10 and MRR of the questions about the documents of files, read
+    whole and each sentence alone, and the differences, with intervals. `names`: with commas.
     """
     model = make(kind)
     written = RUNS / kind / "weights.safetensors"
@@ -77,11 +78,14 @@ def measure(kind: str, name: str, most: str = "inf") -> None:
     elif isinstance(model, Continued):
         model.later = 0  # pocket-mamba2 was trained to be scored at a sentence's end
     documents = [
-        document for document in load(RUNS / f"{name}.npz") if len(document.ids) <= float(most)
+        document
+        for name in names.split(",")
+        for document in load(RUNS / f"{name}.npz")
+        if len(document.ids) <= float(most)
     ]
     if not any(document.questions for document in documents):
         sys.exit(
-            f"expected questions in {name}.npz about documents of at most {most} tokens, got none"
+            f"expected questions about documents of at most {most} tokens in {names}, got none"
         )
     ways: dict[str, list[list[int]]] = {}
     for reading in ("whole", "alone"):
@@ -95,7 +99,7 @@ def measure(kind: str, name: str, most: str = "inf") -> None:
             ways.setdefault(way, []).append(of_way)
             print(reading, way, summary(about, of_way))
     for way, (whole, alone) in ways.items():
-        print("whole less alone", way, "MRR", gain(about, whole, alone))
+        print("whole less alone", way, gain(about, whole, alone))
 
 
 if __name__ == "__main__":
@@ -106,8 +110,8 @@ if __name__ == "__main__":
             prepare(Path(data))
         case ["asked", questions, folder, name]:
             save(list(pattern_documents(Path(questions), Path(folder))), RUNS / f"{name}.npz")
-        case ["measure", kind, name, *most]:
-            measure(kind, name, *most)
+        case ["measure", kind, names, *most]:
+            measure(kind, names, *most)
         case [kind, tokens, rate]:
             train(kind, tokens, rate)
         case _:

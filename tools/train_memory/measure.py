@@ -139,8 +139,11 @@ def summary(documents: Sequence[str], found: Sequence[int]) -> str:
 
 
 def gain(documents: Sequence[str], whole: Sequence[int], alone: Sequence[int]) -> str:
-    """Return how much the MRR of documents read whole is above the MRR of the same questions with
-    each sentence alone, with the interval of the paired difference, for a reader.
+    """Return how much the metrics of documents read whole are above those of the same questions
+    with each sentence alone, with the intervals of the paired differences, for a reader.
     """
-    difference = values_of(whole) - values_of(alone)
-    return "{:+.3f} ({:+.3f}, {:+.3f})".format(*interval(documents, difference)[:, -1])
+    rows = interval(documents, values_of(whole) - values_of(alone)).T.tolist()
+    return ", ".join(
+        f"{metric} {mean:+.3f} ({low:+.3f}, {high:+.3f})"
+        for metric, (mean, low, high) in zip(METRICS, rows, strict=True)
+    )
