@@ -13,7 +13,7 @@ import tomllib
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runnel.errors import InputError, describe
 from runnel.files import replacing
@@ -50,6 +50,16 @@ _TABLE = re.compile(
     r"""(?:(?:[ \t\r]*(?:#.*)?\n)*[ \t]*[^\s[#].*\n?)*""",
     re.MULTILINE,
 )
+
+
+class _Member(NamedTuple):
+    """Where a member of a JSON object is in a text: the first characters of its key and of its
+    value, and the one after its value.
+    """
+
+    key: int
+    value: int
+    end: int
 
 
 def configure(program: str, command: list[str] | None) -> Path:
@@ -146,17 +156,17 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     """
     text = text if _plain(text).strip() else text + "{}\n"
     if NAME in _load_json(text).get(key, {}):
-        _, servers, _ = _members(text, _plain(text).index("{"))[key]
-        start, _, end = _members(text, servers)[NAME]
-        before = text[:start]
-        after = text[end:]
+        servers = _members(text, _plain(text).index("{"))[key].value
+        old = _members(text, servers)[NAME]
+        before = text[: old.key]
+        after = text[old.end :]
         code = _plain(before).rstrip()
         if comma := _COMMA.match(after):
             after = after[: comma.end() - 1] + after[comma.end() :]
         elif code.endswith(","):
             before = before[: len(code) - 1] + before[len(code) :]
         # whether a comment ends `before`: what follows may not get into its line
-        commented = len(code) < len(text[:start].rstrip())
+        commented = len(code) < len(text[: old.key].rstrip())
         text = before + after.lstrip() if commented else before.rstrip() + after
     if not entry:
         return text
@@ -164,7 +174,7 @@ def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     members = _members(text, top)
     if key not in members:
         return _with_first(text, top, "", {key: {NAME: entry}})
-    return _with_first(text, members[key][1], "  ", {NAME: entry})
+    return _with_first(text, members[key].value, "  ", {NAME: entry})
 
 
 def _load_json(text: str) -> Any:
@@ -181,16 +191,14 @@ def _plain(text: str) -> str:
     return plain.replace("\ufeff", " ", 1)
 
 
-def _members(text: str, start: int) -> dict[str, tuple[int, int, int]]:
-    """Return where the members of the object whose "{" is at `start` are, by their keys: the first
-    characters of the key and of the value, and the one after the value.
-    """
+def _members(text: str, start: int) -> dict[str, _Member]:
+    """Return the members of the object whose "{" is at `start`, by their keys."""
     plain = _plain(text)
     members = {}
     at = start + 1
     while match := _KEY.match(plain, at):
         _, at = json.JSONDecoder().raw_decode(plain, match.end())
-        members[json.loads(match[1])] = (match.start(1), match.end(), at)
+        members[json.loads(match[1])] = _Member(match.start(1), match.end(), at)
     return members
 
 
