@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.results_page import ABOUT
 from benchmarks.shapes import DTYPES
 from benchmarks.speed import OTHERS, Settings
 from runnel.commands.display import say
@@ -141,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     asked.add_argument("documents", type=Path, metavar="FOLDER", help="of the documents")
     asked.add_argument("model", metavar="MODEL", help="a sentence retriever")
     asked.add_argument("work", type=Path, metavar="WORK", help="folder of the results' runs")
+    asked.add_argument("about", choices=ABOUT, help="what the questions are about")
     control = commands.add_parser(
         "control",
         help="train families of equal size from scratch on the same data, and compare them",
@@ -348,7 +350,8 @@ def _results(given: argparse.Namespace) -> int:
 def _asked(given: argparse.Namespace) -> int:
     from benchmarks.asked import ask
 
-    ask(given.questions, given.documents, given.model, given.work, say)
+    folder = given.work / "questions" / given.about
+    ask(given.questions, given.documents, given.model, folder, say)
     return 0
 
 

@@ -28,8 +28,8 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.text.documents.document import DocumentText
 
 
-def ask(questions: Path, documents: Path, model: str, work: Path, say: Say) -> None:
-    """Write WORK/questions/TITLE/questions.json for both ways of reading; resumes.
+def ask(questions: Path, documents: Path, model: str, folder: Path, say: Say) -> None:
+    """Write FOLDER/TITLE/questions.json for both ways of reading; resumes.
 
     Args:
         questions: as `runnel lab questions` takes them, with patterns.
@@ -46,7 +46,7 @@ def ask(questions: Path, documents: Path, model: str, work: Path, say: Say) -> N
         for file in {one.file for one in asked}:
             place = str(documents / file)
             sentences[file] = Sentences(documents, [(place, read[place])], score, {})
-        rows = _rows(asked, sentences, work / "questions" / title, retriever)
+        rows = _rows(asked, sentences, folder / title, retriever)
         kept = [
             (one, row)
             for one, row in zip(asked, rows, strict=True)
@@ -65,7 +65,7 @@ def ask(questions: Path, documents: Path, model: str, work: Path, say: Say) -> N
             "sentences": sum(len(one.texts) for one in sentences.values()),
             "rankings": rankings,
         }
-        write(work / "questions" / title / "questions.json", json.dumps(result) + "\n")
+        write(folder / title / "questions.json", json.dumps(result) + "\n")
 
 
 def _rows(

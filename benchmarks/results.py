@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import in_words
+from benchmarks.results_page import ABOUT
 from runnel.commands.doctor import machine
 from runnel.errors import InputError, RunnelError
 from runnel.files import write
@@ -450,11 +451,14 @@ def collect(data: Path, work: Work, known: Mapping[str, Any]) -> dict[str, Any]:
             "measured": _measured(work, systems, whole),
             **_compared(values, whole),
         }
-    asked = {one["title"]: one for one in known.get("questions", [])}
+    asked = {
+        (one["about"], one["title"]): one
+        for one in [*known.get("questions", []), *_asked(work.folder)]
+    }
     return {
         "version": 2,
         "most": work.most,
-        "questions": list({**asked, **{one["title"]: one for one in _asked(work.folder)}}.values()),
+        "questions": list(asked.values()),
         "parts": [parts[part] for part in METRICS],
     }
 
@@ -472,25 +476,27 @@ def _measured(work: Work, systems: Sequence[System], sets: Sequence[Set]) -> dic
 
 
 def _asked(folder: Path) -> list[dict[str, Any]]:
-    """Return what `runnel lab questions questions.jsonl --out WORK/questions/NAME` measured: BM25,
-    then each system.
+    """Return what `runnel lab questions questions.jsonl --out WORK/questions/ABOUT/NAME` measured:
+    of each ABOUT, one of `ABOUT`, BM25, then each system.
     """
-    systems: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("questions/*/questions.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        numbers = {
-            name: found[name] for name in ("queries", "unanswerable", "documents", "sentences")
-        }
-        for title, own in (("BM25", False), (path.parent.name, True)):
-            rankings = [
-                {
-                    name: [round(value, 6) for value in values]
-                    for name, values in one["metrics"].items()
-                }
-                for one in found["rankings"]
-                if (one["system"] != "BM25") == own
-            ]
-            systems.setdefault(title, {"title": title, **numbers, "rankings": rankings})
+    systems: dict[tuple[str, str], dict[str, Any]] = {}
+    for about in ABOUT:
+        for path in sorted(folder.glob(f"questions/{about}/*/questions.json")):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            numbers = {
+                name: found[name] for name in ("queries", "unanswerable", "documents", "sentences")
+            }
+            for title, own in (("BM25", False), (path.parent.name, True)):
+                rankings = [
+                    {
+                        name: [round(value, 6) for value in values]
+                        for name, values in one["metrics"].items()
+                    }
+                    for one in found["rankings"]
+                    if (one["system"] != "BM25") == own
+                ]
+                system = {"about": about, "title": title, **numbers, "rankings": rankings}
+                systems.setdefault((about, title), system)
     return list(systems.values())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.page_text import table
 
 Values = Mapping[str, Any]
+ABOUT = ("manuals", "other kinds")  # what questions are about, as the page orders them
 _TITLES = {
     "retrieval": "Retrieval",
     "rerank": "Reranking",
@@ -53,28 +54,32 @@ def page_text(result: Values) -> str:
 def _questions(asked: Sequence[Values]) -> str:
     if not asked:
         return ""
-    one = asked[0]
     rows = [
         [
-            f"{asked_by['title']}, {place}",
-            *(
-                "{:.3f} ({:.2f}, {:.2f})".format(*value)
-                for value in asked_by["rankings"][at].values()
-            ),
+            f"{about}: {one['title']}, {place}",
+            *("{:.3f} ({:.2f}, {:.2f})".format(*value) for value in one["rankings"][at].values()),
         ]
+        for about in ABOUT
         for at, place in enumerate(("in its document", "all documents"))
-        for asked_by in asked
-        if at < len(asked_by["rankings"])  # one that remembers nothing is asked in the document
+        for one in asked
+        # one that remembers nothing is asked in the document
+        if one["about"] == about and at < len(one["rankings"])
     ]
+    counts = "; ".join(
+        f"{about}: {one['queries']:,} questions that {one['documents']:,} documents answer, and"
+        f" {one['unanswerable']:,} that they do not, {one['sentences']:,} sentences"
+        for about in ABOUT
+        for one in [one for one in asked if one["about"] == about][:1]
+    )
     return f"""\
-## Questions about manuals
+## Questions in a reader's own words
 
-{one["queries"]:,} questions that {one["documents"]:,} manuals and FAQs of Debian packages answer, and
-{one["unanswerable"]:,} that they do not, in the words of readers who do not know the text. `pocket` was not trained on them.
+In the words of readers who do not know the text, about manuals and FAQs of Debian packages and about documents of 15 other kinds ({counts}). `pocket` was not trained on them; its weights and its second look were chosen
+on the manuals, how many sentences the second look reads and what a probability says on both ([pocket.md](pocket.md#documents-of-other-kinds), where each kind of document and of question has a row).
 Columns: how often the best answering sentence is the first, or among the first 5 or 10; the mean of 1 / rank; and the area: how
-often the best score is higher with an answer than without. {one["sentences"]:,} sentences, 90 % intervals. MiniLM reads each
+often the best score is higher with an answer than without; 90 % intervals. MiniLM reads each
 sentence by itself, `pocket-mamba2` the whole document after the question or, alone, only one sentence. A question counts if a sentence that was read answers it ([results.json](results.json) has the number for each row).
-For documents of other kinds: [pocket.md](pocket.md#documents-of-other-kinds). [How to repeat it](evaluation.md#a-folder-of-documents), with `--out WORK/questions/NAME`.
+[How to repeat it](evaluation.md#a-folder-of-documents), with `--out "WORK/questions/manuals/NAME"` or `--out "WORK/questions/other kinds/NAME"`.
 
 {table(["ranked by", *asked[0]["rankings"][0]], rows)}"""
 

@@ -20,7 +20,7 @@ def test_the_ranks_are_those_of_the_documents_own_sentences(tmp_path):
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps({"patterns": [], **row}) + "\n" for row in asked))
     work = tmp_path / "work"
-    command = ["asked", str(questions), str(folder), "pocket-mamba2", str(work)]
+    command = ["asked", str(questions), str(folder), "pocket-mamba2", str(work), "manuals"]
     assert main(command) == 0
 
     retriever = SentenceRetriever.load("pocket-mamba2")
@@ -28,7 +28,7 @@ def test_the_ranks_are_those_of_the_documents_own_sentences(tmp_path):
     alone = [max(s.score for s in retriever.score(query, sentence)) for sentence in sentences]
     whole = [s.score for s in retriever.score(query, " ".join(sentences))]
     for title, scores in (("", whole), (", each sentence alone", alone)):
-        found = work / "questions" / f"pocket-mamba2{title}"
+        found = work / "questions" / "manuals" / f"pocket-mamba2{title}"
         rows = [json.loads(line) for line in (found / "ranks.jsonl").read_text().splitlines()]
         ranking = rows[0]["model"]["document"]
         assert ranking["rank"] == 1 + sum(score > scores[0] for score in scores)

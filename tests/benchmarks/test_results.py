@@ -89,16 +89,20 @@ def test_results(data, tmp_path, monkeypatch):
     assert (page / "results.md").read_text() == page_text(found) and (
         page / "results.png"
     ).stat().st_size > 1000
-    (work / "questions" / "pocket").mkdir(parents=True)
+    about = [work / "questions" / name / "pocket" for name in ("manuals", "other kinds")]
     rankings = [
         {"system": name, "metrics": {"MRR": [mean, 0.1, 0.9]}, "place": place, "kinds": {}}
         for place in ("document", "folder")
         for name, mean in (("p", 0.25), ("BM25", 0.125))
     ]
     asked = {"queries": 3, "unanswerable": 1, "documents": 2, "sentences": 9, "rankings": rankings}
-    (work / "questions" / "pocket" / "questions.json").write_text(json.dumps(asked))
+    for folder in about:
+        folder.mkdir(parents=True)
+        (folder / "questions.json").write_text(json.dumps(asked))
     assert main(command) == 0 and len(done) == retrieval + sentences
-    assert (page / "results.md").read_text().count("0.250 (0.10, 0.90)") == 2
+    written = (page / "results.md").read_text()
+    assert written.count("0.250 (0.10, 0.90)") == 2 * 2
+    assert "| other kinds: pocket, all documents | 0.250 (0.10, 0.90) |" in written
     again = json.loads((page / "results.json").read_text())
     assert again.pop("questions") and found.pop("questions") == [] and again == found
 
