@@ -65,11 +65,13 @@ def _questions(asked: Sequence[Values]) -> str:
         # one that remembers nothing is asked in the document
         if one["about"] == about and at < len(one["rankings"])
     ]
+    first = {one["about"]: one for one in reversed(asked)}
     counts = "; ".join(
-        f"{about}: {one['queries']:,} questions that {one['documents']:,} documents answer, and"
-        f" {one['unanswerable']:,} that they do not, {one['sentences']:,} sentences"
+        f"{about}: {first[about]['queries']:,} questions that {first[about]['documents']:,}"
+        f" documents answer, and {first[about]['unanswerable']:,} that they do not,"
+        f" {first[about]['sentences']:,} sentences"
         for about in ABOUT
-        for one in [one for one in asked if one["about"] == about][:1]
+        if about in first
     )
     return f"""\
 ## Questions in a reader's own words
