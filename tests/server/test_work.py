@@ -239,11 +239,12 @@ async def test_counts_end_with_their_requests_and_at_the_limit(work, characters)
     for task in counting:
         with pytest.raises(Refusal, match="the client disconnected"):
             await task
-    assert stopped == [0]  # the others never began
+    assert set(stopped) == {0}  # the others did not begin, or ended at their first check
+    stopped.clear()
     limits.append(1000)
     with pytest.raises(Refusal) as error:
         await one.run(Client(), characters, count, Call())
-    assert error.value.kind == "too_long" and stopped == [0, 1001]
+    assert error.value.kind == "too_long" and stopped == [1001]
     await until(lambda: idle(one))
 
 

@@ -22,6 +22,7 @@ from tools.train_memory.measure import (
     METRICS,
     gain,
     interval,
+    query_text,
     ranks,
     scored_ranks,
     summary,
@@ -185,6 +186,24 @@ def documents_to_train_on():
         ]
         documents.append(Document(f"set{number % 2}/{number}", ids, bounds, questions))
     return documents
+
+
+def test_the_parts_of_a_training_without_attention():
+    """Blocks, then hidden vectors, then the ranking of sentences beside them; bf16 changes little."""
+    model = train.make("replaced").to("cpu")
+    with mock.patch.object(train, "_ROW", 200):
+        row = next(train.rows(documents_to_train_on(), seed=0))
+    with torch.no_grad():
+        blocks, hidden, ranked = (train.replaced_loss(model, row, at) for at in (0.0, 0.5, 0.9))
+        texts = [*row.documents, *(query_text(question) for _, question in row.questions)]
+        of_ranking = train.ranking_loss(row, model(texts))
+        with torch.autocast("cpu", torch.bfloat16):
+            coarse = train.replaced_loss(model, row, 0.9)
+    torch.testing.assert_close(ranked, hidden + of_ranking)
+    assert of_ranking > 0
+    assert not torch.isclose(blocks, hidden)
+    assert coarse != ranked
+    torch.testing.assert_close(coarse, ranked, rtol=0.02, atol=0.0)
 
 
 def train_on_both(kind, folder):

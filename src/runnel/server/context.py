@@ -1,7 +1,7 @@
 """What the routes share.
 
 Body        the base of all request bodies: strict, and with fields that have no effect here
-ModelBody   the base of those that may name the model
+ModelBody   the base of bodies that may name the model
 Text, TextItem, Query, Some    types of fields
 Loaded      the model with its jobs (embed, rerank, find), and the index
 OpenIndex   the index at its newest commit

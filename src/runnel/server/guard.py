@@ -6,8 +6,7 @@
               counts the request, and logs one line
 
 A client is a key, or without keys an address. Bytes in memory are counted by client: bodies that
-have arrived (`_held`), and answers that the client has not read (`_unread`). `+=` of a `Counter`
-forgets the clients without any.
+have arrived (`_held`), and answers that the client has not read (`_unread`).
 """
 
 import asyncio
@@ -98,6 +97,13 @@ class Metrics(Collector):
         )
 
 
+def _count(held: Counter[str], client: str, more: int) -> None:
+    """Count more bytes of a client, or fewer; clients without any are forgotten."""
+    held[client] += more
+    if not held[client]:
+        del held[client]
+
+
 def _too_much(held: Counter[str], client: str, most: int, what: str) -> Refusal | None:
     """Return why nothing more fits: a client has more than `most` bytes, or all have twice that."""
     of_client = held[client]
@@ -128,7 +134,7 @@ class _Body:
     def count(self, more: int) -> None:
         """Count more bytes in memory, or fewer."""
         self.bytes += more
-        self._held += {self._client: more}
+        _count(self._held, self._client, more)
 
     def _refusal(self) -> Refusal | None:
         """Return why the bytes are too many."""
@@ -309,7 +315,7 @@ class Guard:
         if len(body) <= _SMALL_ANSWER:
             await send(message)
             return
-        self._unread += {client: len(body)}
+        _count(self._unread, client, len(body))
         try:
             for start in range(0, len(body), _WRITTEN):
                 await send(
@@ -321,4 +327,4 @@ class Guard:
                 )
             await send({**message, "body": b""})
         finally:
-            self._unread += {client: -len(body)}
+            _count(self._unread, client, -len(body))

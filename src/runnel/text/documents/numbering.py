@@ -94,7 +94,8 @@ class Numbering:
             if level < restart:
                 counts.pop(deeper, None)
         for above in range(level):
-            counts.setdefault(above, _start(levels[above]) if above in levels else 1)
+            first = _start(levels[above]) if above in levels else 1
+            counts.setdefault(above, first)
         return _shown(levels, counts, level, self._language)
 
     def _definition(self, instance: str) -> Element:
