@@ -128,7 +128,7 @@ def ranking_loss(row: Row, vectors: Tensor) -> Tensor:
 
 def replaced_loss(model: Replaced, row: Row, share: float) -> Tensor:
     """Return the loss of a row for MiniLM without attention: first each block's; then the distance
-    to the encoder's hidden vectors and sentences; last also that of ranked sentences.
+    to the encoder's hidden vectors, sentences and passages; last also that of ranked sentences.
     """
     texts = [*row.documents, *(query_text(question) for _, question in row.questions)]
     packed_row = packed(texts, model.encoder)
@@ -138,6 +138,10 @@ def replaced_loss(model: Replaced, row: Row, share: float) -> Tensor:
     sentences = sentence_vectors(hidden, packed_row)
     away = 1 - (sentences * sentence_vectors(wanted, packed_row)).sum(1)
     loss = (hidden - wanted).square().mean() / wanted.square().mean() + 5 * away.mean()
+    starts, ends = packed_row.blocks[:-1], packed_row.blocks[1:]
+    passages = packed_row._replace(starts=starts.to(hidden.device), ends=ends.to(hidden.device))
+    away = 1 - (sentence_vectors(hidden, passages) * sentence_vectors(wanted, passages)).sum(1)
+    loss = loss + 5 * away.mean()
     if share >= _HIDDEN:
         loss = loss + ranking_loss(row, sentences)
     return loss
