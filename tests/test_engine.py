@@ -232,7 +232,9 @@ class Blocks(Toy):
     """Every token becomes the sum of the embeddings of its block."""
 
     title = "Toy encoder"
-    block, max_tokens = 4, 9
+    block = 4
+    max_tokens = 9
+    recurrent = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +256,8 @@ class Whole(Blocks):
     """A text is one block."""
 
     title = "Toy transformer"
-    block, max_tokens = None, LONGEST
+    block = None
+    max_tokens = LONGEST
     block_ends = Toy.block_ends
 
 

@@ -10,9 +10,10 @@ The words of this file:
               since it last looked, or the error of a step
     share     what a step reads of one reading: its next `count` tokens
     block     tokens of a text that must be read in one step. A recurrent backbone carries a state
-              from token to token, so a text may be cut anywhere (its `block_ends` are None). A
-              backbone without a state, an encoder, sees the tokens of a block together: a block is
-              the whole text, or a passage if the encoder reads long texts in passages
+              from token to token, so a text may be cut anywhere (its `block_ends` are None). An
+              encoder sees the tokens of a block together: a block is the whole text, or a passage
+              if the encoder reads long texts in passages. It has no state, except a Mamba-2
+              encoder, which is recurrent too and carries one from passage to passage
     pool      the states of unfinished readings of a recurrent backbone, one row each; row -1: none
     mark      a number of a token, with a vector for each kind of mark: number times vector is added
               to the token's embedding. A kind is, for example, "also occurs in the query"
@@ -307,11 +308,15 @@ class Engine:
                 return OpenRequest(request, ids, index=index).result()
             expect_ids(ids, self.backbone.vocab_size, least=1)
             # the tokens after which the text may be cut; None: after any
-            block_ends = np.array([len(ids)]) if self.whole else self.backbone.block_ends(ids)
-            if not self.backbone.recurrent and block_ends is not None:
+            block_ends = self.backbone.block_ends(ids)
+            if block_ends is not None:
                 continues = request.state is not None or request.keep_state
                 # raises if a block is too long, or if a state is asked of a backbone without one
-                self.backbone.check_whole(np.append(0, block_ends), continues=continues)
+                self.backbone.check_whole(
+                    np.append(0, block_ends), continues=continues and not self.backbone.recurrent
+                )
+            if self.whole:
+                block_ends = np.array([len(ids)])
             if request.state is not None:
                 request.state.check(self.backbone.state_shapes(), rows=1)
             return OpenRequest(request, ids, block_ends, call, index)
@@ -372,7 +377,7 @@ class Engine:
     def _run_shares(self, shares: Sequence[tuple[OpenRequest, int]]) -> None:
         """Run the rest of `_step`: steps 3 to 5."""
         # 3. Lay the tokens end to end, and run them through the backbone.
-        packed = pack(shares)
+        packed = pack(shares, by_block=not self.backbone.recurrent)
         hidden = self._read(packed)
         # 4. Give each reading its own hidden vectors (`split`), those at its positions and the sums
         # over its ranges (`parts`). After its last token it returns a result.

@@ -484,7 +484,7 @@ class Packed:
     shares: Sequence[tuple[OpenRequest, int]]
     starts: list[int]  # the first token of each
     ids: np.ndarray  # (t,) int64
-    cu_seqlens: np.ndarray  # cumulative lengths of the blocks, int64
+    cu_seqlens: np.ndarray  # cumulative lengths of the sequences, int64
     marks: np.ndarray | None  # (t, K) float32
 
     def split(self, rows: Array) -> list[Array]:
@@ -506,8 +506,10 @@ class Packed:
         return [reading.part(start, part, own) for (reading, _), start, part, own in split]
 
 
-def pack(shares: Sequence[tuple[OpenRequest, int]]) -> Packed:
-    """Lay out the next tokens of several readings; each block of a text is a sequence."""
+def pack(shares: Sequence[tuple[OpenRequest, int]], *, by_block: bool) -> Packed:
+    """Lay out the next tokens of several readings. What is read of a text is a sequence, or
+    `by_block` each block of it.
+    """
     places = [slice(reading.done, reading.done + count) for reading, count in shares]
     ids = np.concatenate(
         [reading.ids[place] for (reading, _), place in zip(shares, places, strict=True)],
@@ -522,5 +524,9 @@ def pack(shares: Sequence[tuple[OpenRequest, int]]) -> Packed:
             for (reading, count), place in zip(shares, places, strict=True)
         )
         marks = np.concatenate(list(parts), dtype=np.float32)
-    lengths = [length for reading, count in shares for length in reading.blocks(count)]
+    lengths = [
+        length
+        for reading, count in shares
+        for length in (reading.blocks(count) if by_block else [count])
+    ]
     return Packed(shares, [place.start for place in places], ids, np.cumsum([0, *lengths]), marks)

@@ -16,7 +16,8 @@ from torch import nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
-from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config, Mamba2Mixer
+from runnel.backbones.mamba2_encoder.model import Mamba2Encoder, Mamba2EncoderConfig
 from runnel.models.model import Model
 from runnel.models.pocket.heads import Judge, PairJudge, VectorRelevance, VectorScore
 from runnel.models.recurrent.heads import (
@@ -132,9 +133,11 @@ def write_embedding_rwkv(folder: Path) -> Path:
     return folder
 
 
-def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: int) -> Model:
+def tiny_encoder(
+    folder: Path, *, block: int = 12, longest: int = 20, mixers: bool = False, **layers: int
+) -> Model:
     """An encoder of two layers that reads passages of `block` tokens, and texts of up to `longest`
-    as one, with all its heads.
+    as one, with all its heads; `mixers`: with Mamba-2 in place of attention.
     """
     sizes = {
         "num_heads": 2,
@@ -142,9 +145,16 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: 
         "max_positions": longest + 2,
         "passage_tokens": block,
     }
-    config = EncoderConfig(128, 32, 2, **sizes, begin_id=2, **layers)
     torch.manual_seed(2)
-    model = tiny_model(folder, backbone=Encoder(config))
+    backbone: Backbone
+    if mixers:
+        backbone = Mamba2Encoder(Mamba2EncoderConfig(128, 32, 2, **sizes, begin_id=2, state_size=8))
+        for mixer in backbone.modules():
+            if isinstance(mixer, Mamba2Mixer):  # so that what came before has weight
+                nn.init.normal_(mixer.out_proj.weight, std=0.5)
+    else:
+        backbone = Encoder(EncoderConfig(128, 32, 2, **sizes, begin_id=2, **layers))
+    model = tiny_model(folder, backbone=backbone)
     features = model.heads["features"]
     assert isinstance(features, TokenFeatures)
     head = HeldHead(VectorScore(32, size=8))

@@ -76,8 +76,14 @@ class Toy(Backbone):
         return self.table[ids].to(stream_dtype(self.table))
 
     def _forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+        self,
+        ids: Tensor,
+        added: Tensor | None,
+        cu_seqlens: Tensor,
+        state: State | None,
+        recompute: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        hidden = self.embed_with(ids, added)
         self.steps.append(len(hidden))
         before = None if state is None else state["h"][:, 0].to(hidden.dtype)
         out, ends = run_layer(self.layers[0], recompute, hidden, cu_seqlens, before)

@@ -180,6 +180,52 @@ def test_changed_judge_layers_are_another_model_and_a_description_counts_them(
     assert again.fingerprint() != before and torch.equal(hidden(again), texts)
 
 
+def sharing_folder(tmp_path: Path) -> Path:
+    """Return the folder of a model that has its embeddings and a head's tables in another's."""
+    folder = tmp_path / "model"
+    tiny_encoder(tmp_path / "tokenizer", mixers=True).save(folder, weights="int8")
+    shutil.copytree(folder, tmp_path / "other")
+    tensors = load_file(folder / "model.safetensors")
+    names = ["backbone.embeddings.weight", "backbone.layers.1.up.weight", "heads.features.idf"]
+    for name in names:
+        tensors.pop(name)
+        tensors.pop(f"{name}.scale", None)
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["runnel"]["shared"] = {"other": names}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_model_may_have_tensors_of_another(tmp_path: Path) -> None:
+    folder = sharing_folder(tmp_path)
+    text = "A river runs to the sea. The cat sat on the mat. A dog ran. A river runs."
+    vectors = [Embedder.load(path).encode(text) for path in (folder, tmp_path / "other")]
+    assert np.array_equal(*vectors)
+    assert (
+        describe_model(str(folder))["parameters"]
+        == describe_model(str(tmp_path / "other"))["parameters"]
+    )
+    load_model(folder).save(tmp_path / "again")  # with a copy of its own
+    shutil.rmtree(tmp_path / "other")
+    assert np.allclose(Embedder.load(tmp_path / "again").encode(text), vectors[0], atol=1e-6)
+
+
+def test_a_model_whose_other_is_missing_or_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = sharing_folder(tmp_path)
+    description = json.loads((folder / "config.json").read_text())
+    for shared, named in (
+        ({"other": ["backbone.no_such"]}, "backbone.no_such"),
+        ({"../other": []}, "'../other'"),
+        ({"nobody": []}, "nobody"),
+        ({"other": "all"}, "shared"),
+    ):
+        description["runnel"]["shared"] = shared
+        (folder / "config.json").write_text(json.dumps(description))
+        with pytest.raises(CheckpointError, match=re.escape(named)):
+            load_model(folder)
+
+
 def test_copies_have_engines_of_their_own(tmp_path: Path) -> None:
     model = judging_model(tmp_path / "tokenizer")
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

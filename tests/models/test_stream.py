@@ -28,14 +28,14 @@ LONG = "The " + repeat("cat dog river sea mat ", 15) + "sat. "
 
 
 def tiny(kind: str, folder: Path, seed: int = 0) -> Model:
-    if kind != "passages":
+    if kind not in ("passages", "passages with a state"):
         return tiny_model(folder, papers_heads=kind == "end", seed=seed)
-    model = tiny_encoder(folder)
-    model.backbone._fingerprint = f"passages {seed}"
+    model = tiny_encoder(folder, mixers=kind == "passages with a state")
+    model.backbone._fingerprint = f"{kind} {seed}"
     return model
 
 
-@pytest.fixture(scope="module", params=["mean", "end", "passages"])
+@pytest.fixture(scope="module", params=["mean", "end", "passages", "passages with a state"])
 def embedder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     return Embedder(tiny(request.param, tmp_path_factory.mktemp("tiny")))
 

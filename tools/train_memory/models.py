@@ -8,7 +8,7 @@ sees all others, and a Mamba-2 mixer brings what earlier passages left in its st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,11 +19,17 @@ from torch import Tensor, nn
 
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, Packing
 from runnel.backbones.mamba2.model import Mamba2Config, Mamba2Mixer
+from runnel.backbones.mamba2_encoder.model import (
+    Mamba2Encoder,
+    Mamba2EncoderConfig,
+    Mamba2EncoderLayer,
+)
 from runnel.models.folder import load_model
 from runnel.models.pocket.layout import lay_out
 
 _MARKERS = (101, 102)
 _STATE = 64  # numbers of a channel's state
+_HEAD = 64  # channels of a mixer's head
 
 
 class Text(NamedTuple):
@@ -132,69 +138,59 @@ def sentence_vectors(hidden: Tensor, row: Packed) -> Tensor:
     return F.normalize((sums[row.ends] - sums[row.starts]).float(), dim=-1)
 
 
-class ReplacedLayer(nn.Module):
-    """One of the encoder's layers whose attention is a mixer over the document and a mixer that
-    reads each passage backwards.
-    """
-
-    def __init__(self, layer: EncoderLayer, width: int, layers: int) -> None:
-        super().__init__()
-        config = Mamba2Config(
-            vocab_size=1, hidden_size=width, num_layers=layers, state_size=_STATE, expand=1
-        )
-        self.forwards = Mamba2Mixer(config)
-        self.backwards = Mamba2Mixer(config)
-        self.layer = layer
-        values = layer.qkv.weight.detach()[2 * width :]
-        for mixer in (self.forwards, self.backwards):
-            # x enters as the attention's values do, and leaves through its output projection
-            with torch.no_grad():
-                mixer.in_proj.weight[width : 2 * width] = values
-                mixer.out_proj.weight.copy_(layer.out.weight)
-
-    def mix(self, hidden: Tensor, row: Packed, order: Tensor) -> Tensor:
-        """Return what stands for the attention's output (T, D)."""
-        before = self.forwards(hidden, row.texts, None, None)[0]
-        after = self.backwards(hidden[order], row.blocks, None, None)[0][order]
-        return before + after + self.layer.out.bias
-
-    def forward(self, hidden: Tensor, row: Packed, order: Tensor) -> Tensor:
-        """Run the layer on hidden vectors (T, D)."""
-        layer = self.layer
-        hidden = layer.attention_norm(hidden + self.mix(hidden, row, order))
-        return layer.norm(hidden + layer.down(F.gelu(layer.up(hidden))))
-
-
 class Replaced(nn.Module):
-    """MiniLM with its attention replaced: embeddings, feed-forward networks and norms are kept."""
+    """MiniLM with its attention replaced by mixers: embeddings, feed-forward networks and norms are
+    kept, and only the mixers are trained. A mixer's x begins as attention's values, and leaves
+    through attention's output projection.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         encoder = load_model("pocket", "float32", "cpu").backbone
         assert isinstance(encoder, Encoder)
         self.encoder = encoder.requires_grad_(False)
-        self.layers = nn.ModuleList(
-            ReplacedLayer(layer, encoder.hidden_size, encoder.num_layers)
-            for layer in encoder.layers_of("texts")
+        c = encoder.config
+        config = Mamba2EncoderConfig(
+            vocab_size=c.vocab_size,
+            hidden_size=c.hidden_size,
+            num_layers=c.num_layers,
+            num_heads=c.hidden_size // _HEAD,
+            intermediate_size=c.intermediate_size,
+            max_positions=c.max_positions,
+            layer_norm_eps=c.layer_norm_eps,
+            passage_tokens=c.passage_tokens,
+            begin_id=c.begin_id,
+            state_size=_STATE,
         )
+        self.reader = Mamba2Encoder(config).requires_grad_(False)
+        self.reader.load_state_dict(encoder.state_dict(), strict=False)
+        for own, layer in self._pairs():
+            own.out_bias.copy_(layer.out.bias)
+            for mixer in (own.forwards, own.backwards):
+                mixer.in_proj.weight[c.hidden_size : 2 * c.hidden_size] = layer.qkv.weight[
+                    2 * c.hidden_size :
+                ]
+                mixer.out_proj.weight.copy_(layer.out.weight)
+                mixer.requires_grad_(True)
 
-    def _begin(self, row: Packed) -> tuple[Packing, Tensor]:
-        return self.encoder._begin(self.encoder.embed(row.ids), row.blocks)
+    def _pairs(self) -> Iterator[tuple[Mamba2EncoderLayer, EncoderLayer]]:
+        """Yield each layer with the encoder's."""
+        for own, layer in zip(self.reader.layers, self.encoder.layers_of("texts"), strict=True):
+            assert isinstance(own, Mamba2EncoderLayer)
+            yield own, layer
 
     def block_loss(self, row: Packed) -> Tensor:
         """Return the mean over layers of the squared distance between what stands for the
         attention's output and that output, as a share of its square; each layer reads what the
         encoder's layer reads.
         """
-        packing, hidden = self._begin(row)
-        order = backwards(row.blocks).to(hidden.device)
+        places, _ = self.reader.begin(row.ids, None, row.texts)
+        packing, hidden = self.encoder._begin(self.encoder.embed(row.ids), row.blocks)
         losses = []
-        for own in self.layers:
-            assert isinstance(own, ReplacedLayer)
-            layer = own.layer
+        for own, layer in self._pairs():
             with torch.no_grad():
                 attended = layer.out(layer._attend(layer.qkv(hidden), packing))
-            away = (own.mix(hidden, row, order) - attended).square().mean()
+            away = (own.mix(hidden, places, None, None)[0] - attended).square().mean()
             losses.append(away / attended.square().mean())
             with torch.no_grad():
                 hidden = layer(hidden, packing)
@@ -202,28 +198,16 @@ class Replaced(nn.Module):
 
     def hidden(self, row: Packed) -> Tensor:
         """Return the hidden vectors (T, D) of packed texts."""
-        _, hidden = self._begin(row)
-        order = backwards(row.blocks).to(hidden.device)
-        for layer in self.layers:
-            hidden = layer(hidden, row, order)
+        hidden, _ = self.reader(row.ids, row.texts)
         return hidden
 
     def teacher(self, row: Packed) -> Tensor:
         """Return the encoder's own hidden vectors (T, D)."""
         with torch.no_grad():
-            packing, hidden = self._begin(row)
-            for layer in self.encoder.layers_of("texts"):
-                hidden = layer(hidden, packing)
+            hidden, _ = self.encoder(row.ids, row.blocks)
         return hidden
 
     def forward(self, texts: Sequence[Text]) -> Tensor:
         """Return the unit vectors (S, D) of all sentences of the texts."""
         row = packed(texts, self.encoder)
         return sentence_vectors(self.hidden(row), row)
-
-
-def backwards(bounds: Tensor) -> Tensor:
-    """Return the order (T,) that turns each block around; `bounds` are on the CPU."""
-    starts = bounds[:-1].repeat_interleave(bounds.diff())
-    ends = bounds[1:].repeat_interleave(bounds.diff())
-    return starts + ends - 1 - torch.arange(int(bounds[-1]))

@@ -3,8 +3,8 @@
 `Backbone.forward` reads with gradients, if they are wanted. `Backbone.step` is what the engine
 calls: without gradients, with states in a pool, by kernels (`FastPath`) where they can run.
 
-    forward   embed -> _forward (each family's own), or step if nothing needs gradients
-    step      embed -> self.fast.step, the kernels, or _step, which calls _forward
+    forward   _forward (each family's own), or step if nothing needs gradients
+    step      embed -> self.fast.step, the kernels; or _step, which calls _forward
 
 T  tokens in the packed batch      S  sequences in the packed batch
 D  width of the hidden vectors     L  layers
@@ -101,10 +101,16 @@ class Backbone(Blocks, nn.Module, ABC):
 
     @abstractmethod
     def _forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+        self,
+        ids: Tensor,
+        added: Tensor | None,
+        cu_seqlens: Tensor,
+        state: State | None,
+        recompute: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run embedded tokens (T, D) through all layers and the final norm; return the hidden
-        vectors and the tensors of the state after them, by name. `state` is left unchanged.
+        """Embed tokens (`embed_with`) and run them through all layers and the final norm; return
+        the hidden vectors (T, D) and the tensors of the state after them, by name. `state` is left
+        unchanged. Arguments as for `forward`.
         """
 
     @abstractmethod
@@ -210,7 +216,7 @@ class Backbone(Blocks, nn.Module, ABC):
         if self.fast is None or (
             torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
         ):
-            hidden, new = self._forward(self.embed_with(ids, added), cu_seqlens, state, recompute)
+            hidden, new = self._forward(ids, added, cu_seqlens, state, recompute)
             tokens = cu_seqlens.diff().to("cpu", torch.int64)
             return hidden, State(new, tokens if state is None else state.tokens + tokens)
         rows = torch.arange(cu_seqlens.numel() - 1)
@@ -238,9 +244,11 @@ class Backbone(Blocks, nn.Module, ABC):
         if not self.recurrent:
             self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
         with inference():
-            hidden = self.embed_with(ids, added)
-            step = self._step if self.fast is None else self.fast.step
-            hidden = step(hidden, cu_seqlens, pool, read_rows, write_rows)
+            rows = (cu_seqlens, pool, read_rows, write_rows)
+            if self.fast is None:
+                hidden = self._step(ids, added, *rows)
+            else:
+                hidden = self.fast.step(self.embed_with(ids, added), *rows)
             writes = write_rows >= 0
             if writes.any():
                 before = torch.where(read_rows >= 0, pool.tokens[read_rows.clamp(min=0)], 0)
@@ -252,14 +260,20 @@ class Backbone(Blocks, nn.Module, ABC):
         return self.embed(ids) if added is None else self.embed(ids) + added
 
     def _step(
-        self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
+        self,
+        ids: Tensor,
+        added: Tensor | None,
+        cu_seqlens: Tensor,
+        pool: State,
+        read_rows: Tensor,
+        write_rows: Tensor,
     ) -> Tensor:
         fresh = read_rows < 0
         state = pool.select(read_rows.clamp(min=0)) if not bool(fresh.all()) else None
         if state is not None:
             for tensor in state.tensors.values():
                 tensor[fresh] = 0
-        hidden, new = self._forward(hidden, cu_seqlens, state)
+        hidden, new = self._forward(ids, added, cu_seqlens, state)
         kept = write_rows >= 0
         for name, tensor in new.items():
             pool[name][write_rows[kept]] = tensor[kept].to(pool[name].dtype)

@@ -82,6 +82,8 @@ class Blocks:
     # Tokens of a block: 1 in a recurrence, those of a passage in an encoder. None: the whole text
     # is one block.
     block: int | None = 1
+    # whether it carries a state from block to block; others have no state
+    recurrent: ClassVar[bool] = True
     max_tokens: int | None = None  # the longest block it can read; None: any
     own_sentences: bool = (
         False  # whether it has layers for sentences alone: see `encoder/config.py`
@@ -93,13 +95,6 @@ class Blocks:
         self.vocab_size: int = config.vocab_size
         self.hidden_size: int = config.hidden_size
         self.num_layers: int = config.num_layers
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether the backbone carries a state from token to token. Others read each block whole,
-        and have no state.
-        """
-        return self.block == 1
 
     @property
     def passage_tokens(self) -> int | None:

@@ -197,9 +197,14 @@ class BlockBackbone(Backbone, Generic[Block]):
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
     def _forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+        self,
+        ids: Tensor,
+        added: Tensor | None,
+        cu_seqlens: Tensor,
+        state: State | None,
+        recompute: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        hidden = self.embed_with(ids, added).to(stream_dtype(self.embeddings.weight))
         names = list(self.state_shapes())
         after = []
         for index, layer in enumerate(self.layers):

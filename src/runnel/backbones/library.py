@@ -53,6 +53,7 @@ class Library(Backbone):
     # Every name ends with "": all weights take the low dtype, as sentence-transformers has it.
     matrices = ("",)
     block = None
+    recurrent = False
     config: LibraryConfig
 
     def __init__(self, model: Any) -> None:

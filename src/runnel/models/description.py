@@ -29,7 +29,7 @@ what it can do. The other keys of a head are arguments of its class.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,6 +66,9 @@ class Description:
     prompts: dict[str, str]  # name -> words to put before a text
     markers: Markers
     unit: Unit  # what a head "sentences" scores: sentences, clauses or paragraphs
+    # by the name of another model's folder beside this one: the tensors of that model, which this
+    # one has too and no copy of
+    shared: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, config: object, source: str) -> Self:
@@ -78,7 +81,7 @@ class Description:
                 f"{source} has model format {version!r}, this version of runnel reads {VERSION};"
                 " upgrade runnel"
             )
-        return cls(**arguments(cls, config, f"{source}: config.json"))
+        return cls(**arguments(cls, config, f"{source}: config.json", defaults=True))
 
     def model_arguments(self, folder: Path, heads: Any, source: str) -> dict[str, Any]:
         """Return the keyword arguments of a `Model` other than the backbone, read from its folder.

@@ -70,8 +70,8 @@ class Checkpoint:
 
 
 def open_weights(checkpoint: Path) -> dict[str, Stored]:
-    """Return every tensor of a folder's checkpoint or of a weights file, by its name in the file.
-    Reads names and shapes.
+    """Return every tensor of a folder's checkpoint or of a weights file, by its name in the file,
+    and those that it shares with another model (`_shared_weights`). Reads names and shapes.
     """
     if not checkpoint.is_dir():
         return open_file(checkpoint)
@@ -84,7 +84,42 @@ def open_weights(checkpoint: Path) -> dict[str, Stored]:
                 " of them"
             )
         stored |= tensors
-    return stored
+    return stored | _shared_weights(checkpoint)
+
+
+@dataclass(frozen=True)
+class _Sharing:
+    """The key "shared" of a runnel folder's config: of other models, by the names of their folders
+    beside this one, the tensors that this model has too.
+    """
+
+    shared: dict[str, tuple[str, ...]]
+
+
+def _shared_weights(folder: Path) -> dict[str, Stored]:
+    """Return the tensors that a folder which runnel wrote shares with other models, instead of a
+    copy of its own; with the scales of those in 8 bits.
+    """
+    description = (read_config(folder) or {}).get("runnel")
+    if not isinstance(description, Mapping) or "shared" not in description:
+        return {}
+    where = f"{folder}/config.json: the object runnel"
+    sharing = _Sharing(**arguments(_Sharing, {"shared": description["shared"]}, where))
+    tensors: dict[str, Stored] = {}
+    for other, names in sharing.shared.items():
+        if Path(other).name != other:
+            raise CheckpointError(
+                f"{where} shares weights with {other!r}; expected the name of a folder beside"
+                f" {folder}"
+            )
+        held = open_weights(folder.parent / other)
+        if missing := [name for name in names if name not in held]:
+            raise CheckpointError(
+                f"{folder.parent / other} lacks {some(missing)}, which {folder} shares"
+            )
+        tensors |= {name: held[name] for name in names}
+        tensors |= {scale: held[scale] for name in names if (scale := f"{name}.scale") in held}
+    return tensors
 
 
 _TITLES = ", ".join(family.title for family in FAMILIES)

@@ -91,6 +91,7 @@ class EncoderBlocks(Blocks):
     """The blocks of an encoder, and the memory and the operations that it needs for a token."""
 
     title = "Encoder"
+    recurrent = False
     config: EncoderConfig
     max_tokens: int
 

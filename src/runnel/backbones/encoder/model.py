@@ -183,9 +183,14 @@ class Encoder(EncoderBlocks, Backbone):
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
     def _forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+        self,
+        ids: Tensor,
+        added: Tensor | None,
+        cu_seqlens: Tensor,
+        state: State | None,
+        recompute: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        packing, hidden = self._begin(hidden, cu_seqlens)
+        packing, hidden = self._begin(self.embed_with(ids, added), cu_seqlens)
         for layer in self.blocks:
             hidden = run_layer(layer, recompute, hidden, packing)
         return hidden, {}

@@ -318,9 +318,14 @@ class Rwkv7(Backbone):
         )
 
     def _forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+        self,
+        ids: Tensor,
+        added: Tensor | None,
+        cu_seqlens: Tensor,
+        state: State | None,
+        recompute: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        hidden = self.embed_with(ids, added).to(stream_dtype(self.embeddings.weight))
         shift = Shift.of(cu_seqlens, hidden.device)
         ends: dict[str, list[Tensor]] = {name: [] for name in self.state_shapes()}
         v_first: Tensor | None = None

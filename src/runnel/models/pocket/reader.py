@@ -2,12 +2,14 @@
 
 `PassageReader` reads whole documents. `PassageStream` reads a text that arrives in pieces: it keeps
 the text of the last one or two passages, the only ones that more text can change, and of all
-passages before them only the sum of their hidden vectors.
+passages before them only the sum of their hidden vectors, and the state if the encoder has one.
 
 P  passages of a document      D  width of hidden vectors
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +51,7 @@ class PassageStream(Stream):
         self.tokens = 0
         self._text = lead  # the text of the passages that are not settled
         self._settle_at = _SETTLE_CHARS  # the length of `_text` at which to call `_settle` next
+        self._state: Any = None  # a `State` after the settled passages, if the encoder has one
 
     def _add(self, text: str) -> None:
         self._text += text
@@ -57,19 +60,25 @@ class PassageStream(Stream):
 
     def _pooled(self) -> Array:
         ids = self._lay_out()[0].ids
-        total = self._sum + self._read(ids) if len(ids) else self._sum
+        total = self._sum + np.asarray(self._read(ids).sums[0]) if len(ids) else self._sum
         return (total / (self.tokens + len(ids))).astype(np.float32)[None]
 
     def _values(self) -> Mapping[str, np.ndarray | bytes]:
+        state = {} if self._state is None else self._state.arrays()
         return {
-            "tokens": np.array(self.tokens),
+            **state,
+            "tokens": np.array([self.tokens]),
             "text": self._text.encode("utf-8", "surrogatepass"),
         }
 
     def _restore(self, values: Mapping[str, np.ndarray]) -> None:
         self._text = values["text"].tobytes().decode("utf-8", "surrogatepass")
-        self.tokens = int(values["tokens"])
+        self.tokens = values["tokens"].item()
         self._settle_at = max(_SETTLE_CHARS, len(self._text))
+        if self._model.backbone.recurrent and self.tokens:
+            from runnel.backbones.state import State  # imports torch
+
+            self._state = State.of(values, self._model.backbone.state_shapes())
 
     def _settle(self) -> None:
         """Read the passages that more text cannot change, and drop their text.
@@ -89,7 +98,9 @@ class PassageStream(Stream):
         if len(layout.passages) > 3:
             keep = -2 if layout.passages[-1] - layout.passages[-2] > 1 else -3
             if tokens.bounds[layout.passages[keep]] > longest_whole:
-                self._sum = self._sum + self._read(layout.ids[: layout.edges[keep]])
+                result = self._read(layout.ids[: layout.edges[keep]])
+                self._sum = self._sum + np.asarray(result.sums[0])
+                self._state = result.state
                 self.tokens += int(layout.edges[keep])
                 self._text = self._text[tokens.spans[layout.passages[keep], 0] :]
         # Twice the text that stays, so that a very long sentence is not laid out too often.
@@ -107,15 +118,23 @@ class PassageStream(Stream):
         )
         return layout, tokens
 
-    def _read(self, ids: np.ndarray) -> np.ndarray:
-        """Return the sum (D,) fp64 of the hidden vectors of these ids."""
+    def _read(self, ids: np.ndarray) -> Result:
+        """Read ids after the settled passages: the sum (1, D) fp64 of their hidden vectors, and the
+        state after them.
+        """
         request = Request(ids, ranges=np.array([[0, len(ids)]]))
-        (result,) = read_passages(self._model, [request], ("texts",), TokenCount(None))
-        return np.asarray(result.sums[0])
+        if self._model.backbone.recurrent:
+            request = replace(request, state=self._state, keep_state=True)
+            (result,) = self._model.engine.run([request])
+        else:
+            (result,) = read_passages(self._model, [request], ("texts",), TokenCount(None))
+        return result
 
 
 class PassageReader(Reader):
-    """A reader with an encoder; each passage gets the vector of its text alone."""
+    """A reader with an encoder; each passage gets the vector of its text alone, or, if the encoder
+    carries a state, after the text before it.
+    """
 
     stream = PassageStream
 

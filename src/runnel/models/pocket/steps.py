@@ -3,7 +3,8 @@ blocks of one row or several, laid end to end.
 
 Row      the ids of a text with the markers around its blocks (`models/pocket/layout.py`).
 Block    the tokens that the encoder reads together, from a begin marker to the end marker. It needs
-         nothing of the blocks before it, because there is no state.
+         nothing of the blocks before it, because there is no state; but an encoder with mixers
+         (`backbones/mamba2_encoder`) carries one from block to block of a row.
 Form     the encoder with one set of upper layers; all forms share the lower ones, which a step
          runs once (`backbones/encoder/config.py`). "texts" reads a text by itself; "sentences" is
          for the vectors of a text's sentences; "judge" and "pair" read the best sentences again. A
@@ -19,6 +20,7 @@ T  tokens of a row      n  tokens of a block      D  width of the hidden vectors
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +44,7 @@ def read_blocks(
     """Read rows of ids (T,), which are taken as there is room in a step.
 
     Args:
-        forms: each gives a token a hidden vector of its own.
+        forms: each gives a token a hidden vector of its own; an encoder with mixers has only one.
         count: counts the tokens of each step.
 
     Yields:
@@ -61,6 +63,7 @@ def read_blocks(
         for start, end in pairwise([0, *model.backbone.block_ends(row).tolist()])
         if start < end
     )
+    state: Any = None  # of the row whose blocks go on in the next step
     for step in grouped(
         blocks,
         lambda block: len(block[1]),
@@ -68,7 +71,14 @@ def read_blocks(
     ):
         ids = np.concatenate([block for _, block in step], dtype=np.int64)
         edges = np.cumsum([0, *(len(block) for _, block in step)])
-        hidden = model.backbone.step_forms(ids, edges, forms)
+        if model.backbone.recurrent:
+            firsts = [number for number, (start, _) in enumerate(step) if start == 0]
+            if firsts[:1] == [0]:  # the first block begins a row
+                state = None
+            bounds = edges[np.unique([0, *firsts, len(step)])]
+            hidden, state = model.backbone.step_rows(ids, bounds, state)
+        else:
+            hidden = model.backbone.step_forms(ids, edges, forms)
         if count is not None:
             count.add(len(ids))
         for (start, _), (first, last) in zip(step, pairwise(edges.tolist()), strict=True):

@@ -65,7 +65,10 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
     state = None
     while active:
         # 2. Read the next segment of every text that goes on.
-        packed = pack([(reading, min(size, reading.left)) for reading in active])
+        packed = pack(
+            [(reading, max(reading.most(size), reading.least)) for reading in active],
+            by_block=not model.backbone.recurrent,
+        )
         run = (model, packed, state, long)
         parts, state = checkpoint(_run, *run, use_reentrant=False) if recompute else _run(*run)
         # 3. Keep the requested vectors and sums of the segment: `shares` says which tokens of the
