@@ -1,14 +1,15 @@
-"""Questions about documents, asked to a sentence retriever that cannot remember a document: each
-to its own document, read whole, and to each of its sentences as if it were a document.
+"""Questions about documents, asked to a recurrent sentence retriever: each to its own document,
+read whole, and to each of its sentences as if it were a document.
 
 `runnel lab questions` measures the same, and also ranks the sentences of all documents together,
-for which such a model would read all of them again for each question.
+for which a model that cannot remember a document would read all of them again for each question.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ def ask(questions: Path, documents: Path, model: str, folder: Path, say: Say) ->
     asked = read_patterns(questions, documents)
     read = dict(read_folder(documents, asked, say))
     retriever = SentenceRetriever.load(model)
-    ways = {model: _whole(retriever), f"{model}, each sentence alone": _alone(retriever)}
+    ways = {
+        model: _whole(retriever, len(read)),
+        f"{model}, each sentence alone": _alone(retriever, len(read)),
+    }
     for title, score in ways.items():
         say(f"{title}: {len(asked)} questions")
         sentences = {}
@@ -88,15 +92,19 @@ def _rows(
     return resumed_rows(folder / "ranks.jsonl", settings, lambda: plan, label="asking")
 
 
-def _whole(retriever: SentenceRetriever) -> ScoreDocuments:
+def _whole(retriever: SentenceRetriever, keep: int) -> ScoreDocuments:
+    @lru_cache(maxsize=keep)
+    def read(document: str | DocumentText) -> Any:
+        return next(retriever.remember([document])) if retriever.remembers else document
+
     def score(query: str, documents: Sequence[str | DocumentText]) -> list[DocumentScores]:
-        ranked = retriever.rank(query, documents)
+        ranked = retriever.rank(query, [read(document) for document in documents])
         return [(scored.spans, scored.scores, scored.answers) for scored in ranked]
 
     return score
 
 
-def _alone(retriever: SentenceRetriever) -> ScoreDocuments:
-    score_one = sentences_alone(retriever)
+def _alone(retriever: SentenceRetriever, keep: int) -> ScoreDocuments:
+    score_one = sentences_alone(retriever, keep)
 
     return lambda query, documents: [(*score_one(query, document), None) for document in documents]

@@ -302,16 +302,19 @@ def _alone(system: Scored) -> tuple[Scorer, str | None]:
     return sentences_alone(retriever), retriever.model.fingerprint()
 
 
-def sentences_alone(retriever: SentenceRetriever) -> Scorer:
-    """Return what scores each sentence as if it were a document."""
+def sentences_alone(retriever: SentenceRetriever, keep: int = 1) -> Scorer:
+    """Return what scores each sentence as if it were a document. The sentences of the last `keep`
+    documents are remembered, if the model can.
+    """
 
     def scorer(texts: list[str]) -> Callable[[str], np.ndarray]:
+        read = list(retriever.remember(texts)) if retriever.remembers else texts
         return lambda query: np.array(
-            [max(scan.scores, default=-math.inf) for scan in retriever.scan(query, texts)],
+            [max(scan.scores, default=-math.inf) for scan in retriever.scan(query, read)],
             np.float32,
         )
 
-    return by_parts(scorer)
+    return by_parts(scorer, keep=keep)
 
 
 def _both(system: Scored) -> tuple[Scorer, str | None]:

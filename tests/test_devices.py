@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "states": tiny_model,
     "papers' heads": lambda folder: tiny_model(folder, papers_heads=True),
     "passages": tiny_encoder,
+    "passages with a state": partial(tiny_encoder, mixers=True),
     "second look": judging_encoder,
     "a state is scored": lambda folder: load_model(
         write_embedding_rwkv(folder), dtype="float32", device="cpu"
@@ -121,6 +123,7 @@ CASES = [
         ["states", "papers' heads", "passages", "second look", "a state is scored"], [rerank]
     ),
     *itertools.product(["states", "papers' heads", "passages", "second look"], [retrieve]),
+    *itertools.product(["passages with a state"], [embed, rerank, retrieve]),
     ("states", generate),
 ]
 

@@ -15,9 +15,12 @@ from helpers.stand_in_gpu import GPU, register, stand_in_gpu
 from safetensors.torch import load_file
 from torch import nn
 
+from runnel import SentenceRetriever
+from runnel.models.folder import BUILT_IN
 from tools.train_memory import __main__ as command
 from tools.train_memory import train
 from tools.train_memory.documents import Document, Question, save
+from tools.train_memory.export import export
 from tools.train_memory.measure import (
     METRICS,
     gain,
@@ -28,6 +31,7 @@ from tools.train_memory.measure import (
     summary,
     values_of,
 )
+from tools.train_memory.models import Text
 
 REAL = torch.cuda.is_available()
 DEVICE = "cuda" if REAL else GPU
@@ -163,6 +167,26 @@ def test_measure_without_questions_says_what_it_expected(runs):
     save(documents_of(2), runs / "few.npz")
     with pytest.raises(SystemExit, match="at most 3 tokens in few"):
         command.measure("memory", "few", "3")
+
+
+def test_an_exported_model_reads_as_the_trained_one(tmp_path):
+    """In 8 bits; what was not trained is in pocket's folder alone."""
+    (tmp_path / "pocket").symlink_to(BUILT_IN["pocket"])
+    trained = train.make("replaced").to("cpu").eval()
+    export(trained, tmp_path / "exported", words=0.5)
+    assert (tmp_path / "exported" / "model.safetensors").stat().st_size < 7_000_000
+    text = "The harbor opened in 1902. It was deep. Ships paid two crowns a night."
+    retriever = SentenceRetriever.load(tmp_path / "exported", dtype="float32")
+    (read,) = retriever.remember([text])
+    with torch.no_grad():
+        expected = trained([Text(read.ids, read.bounds)]).numpy()
+    found = read.sums() / np.linalg.norm(read.sums(), axis=1, keepdims=True)
+    assert (found * expected).sum(1).min() > 0.99
+    # no sentence has the word of the query, so cosines alone score
+    scores = [sentence.score for sentence in retriever.score("price", text)]
+    np.testing.assert_allclose(
+        scores, 10 * found @ retriever.scorer.read_query("price").vector, 1e-4
+    )
 
 
 # ---- trainings on a GPU --------------------------------------------------------------------------

@@ -10,6 +10,9 @@ python -m tools.train_memory measure KIND NAMES [MOST]  ranks of the sentences o
                                                of at most MOST tokens.
                                                Before its training a KIND is what it begins with. In
                                                brackets are 95 % intervals: documents are drawn.
+python -m tools.train_memory export FOLDER WORDS  the model folder of the trained pilot (b), beside
+                                               pocket's; WORDS: the weight of BM25 beside 10 times
+                                               the cosine
 
 All of it runs on the GPU that torch sees, else on the CPU. It has not run on a real GPU.
 """
@@ -20,6 +23,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from runnel.ops.backend import has_native_bf16
 from tools.train_memory.continued import Continued, taught
@@ -30,7 +34,9 @@ from tools.train_memory.documents import (
     pattern_documents,
     save,
 )
+from tools.train_memory.export import export
 from tools.train_memory.measure import gain, ranks, scored_ranks, summary
+from tools.train_memory.models import Replaced
 from tools.train_memory.train import Training, make
 from tools.train_pocket.data import EVIDENCE
 
@@ -65,17 +71,22 @@ def train(kind: str, tokens: str, rate: str) -> None:
     training.run(load(RUNS / ("taught.npz" if kind == "continued" else "train.npz")))
 
 
-def measure(kind: str, names: str, most: str = "inf") -> None:
-    """Print first, first 5, first 10 and MRR of the questions about the documents of files, read
-    whole and each sentence alone, and the differences, with intervals. `names`: with commas.
-    """
-    model = make(kind)
+def restored(model: nn.Module, kind: str) -> bool:
+    """Give a model the weights that its training wrote; return whether there are some."""
     written = RUNS / kind / "weights.safetensors"
     if written.exists():
         weights = dict(model.named_parameters())
         for weight, value in load_file(written).items():
             weights[weight].data.copy_(value)
-    elif isinstance(model, Continued):
+    return written.exists()
+
+
+def measure(kind: str, names: str, most: str = "inf") -> None:
+    """Print first, first 5, first 10 and MRR of the questions about the documents of files, read
+    whole and each sentence alone, and the differences, with intervals. `names`: with commas.
+    """
+    model = make(kind)
+    if not restored(model, kind) and isinstance(model, Continued):
         model.later = 0  # pocket-mamba2 was trained to be scored at a sentence's end
     documents = [
         document
@@ -112,6 +123,11 @@ if __name__ == "__main__":
             save(list(pattern_documents(Path(questions), Path(folder))), RUNS / f"{name}.npz")
         case ["measure", kind, names, *most]:
             measure(kind, names, *most)
+        case ["export", folder, words]:
+            trained = make("replaced")
+            assert isinstance(trained, Replaced)
+            restored(trained, "replaced")
+            export(trained.eval(), Path(folder), float(words))
         case [kind, tokens, rate]:
             train(kind, tokens, rate)
         case _:

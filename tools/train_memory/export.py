@@ -20,14 +20,15 @@ from tools.train_memory.models import Replaced
 _COSINE = 10.0  # weight of the cosine in a sentence's score, beside the z-score of BM25
 
 
-def export(trained: Replaced, folder: Path, card: str, words: float) -> None:
+def export(trained: Replaced, folder: Path, words: float) -> None:
     """Write the model folder of `trained`, in 8 bits. It reads as pocket's texts are read, and
     scores a sentence by its cosine with the query and, with the weight `words`, BM25.
 
     Args:
-        folder: beside pocket's, which has the tensors that are not written again.
-        card: the text of its README.md.
+        folder: beside pocket's, which has the tensors that are not written again. A card that it
+            has stays.
     """
+    card = folder / "README.md"
     pocket = load_model("pocket", "float32", "cpu")
     sentences = VectorScore(trained.reader.hidden_size, size=1)
     columns = sentences.direct
@@ -43,7 +44,12 @@ def export(trained: Replaced, folder: Path, card: str, words: float) -> None:
         }
     )
     model = TorchModel(
-        trained.reader, pocket.tokenizer, heads, pocket.templates, pocket.prompts, card=card
+        trained.reader,
+        pocket.tokenizer,
+        heads,
+        pocket.templates,
+        pocket.prompts,
+        card=card.read_text() if card.exists() else "",
     )
     model.save(folder, weights="int8", job="embed")
     _share(folder, BUILT_IN["pocket"])
