@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
+
 from benchmarks.__main__ import main
 from runnel import SentenceRetriever
 
 
-def test_the_ranks_are_those_of_the_documents_own_sentences(tmp_path):
+@pytest.mark.parametrize("model", ["pocket-mamba2", "minilm-mamba2"])
+def test_the_ranks_are_those_of_the_documents_own_sentences(model, tmp_path):
     folder = tmp_path / "documents"
     folder.mkdir()
     sentences = ["The harbor opened in 1902.", "It was deep.", "Ships paid two crowns a night."]
@@ -20,22 +23,22 @@ def test_the_ranks_are_those_of_the_documents_own_sentences(tmp_path):
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps({"patterns": [], **row}) + "\n" for row in asked))
     work = tmp_path / "work"
-    command = ["asked", str(questions), str(folder), "pocket-mamba2", str(work), "manuals"]
+    command = ["asked", str(questions), str(folder), model, str(work), "manuals"]
     assert main(command) == 0
 
-    retriever = SentenceRetriever.load("pocket-mamba2")
+    retriever = SentenceRetriever.load(model)
     query = asked[0]["question"]
     alone = [max(s.score for s in retriever.score(query, sentence)) for sentence in sentences]
     whole = [s.score for s in retriever.score(query, " ".join(sentences))]
     for title, scores in (("", whole), (", each sentence alone", alone)):
-        found = work / "questions" / "manuals" / f"pocket-mamba2{title}"
+        found = work / "questions" / "manuals" / f"{model}{title}"
         rows = [json.loads(line) for line in (found / "ranks.jsonl").read_text().splitlines()]
         ranking = rows[0]["model"]["document"]
         assert ranking["rank"] == 1 + sum(score > scores[0] for score in scores)
         result = json.loads((found / "questions.json").read_text())
         numbers = (result["queries"], result["unanswerable"], result["sentences"])
         assert numbers == (2, 1, 5)
-        assert [one["system"] for one in result["rankings"]] == ["pocket-mamba2", "BM25"]
+        assert [one["system"] for one in result["rankings"]] == [model, "BM25"]
         assert len(result["rankings"][0]["metrics"]["area"]) == 3
 
     before = (found / "ranks.jsonl").stat().st_mtime_ns

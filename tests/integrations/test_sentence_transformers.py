@@ -298,17 +298,16 @@ def test_8_bit_weights_encode_but_do_not_train(tmp_path: Path) -> None:
         there.train()
 
 
-def test_the_built_in_folder_is_up_to_date(tmp_path: Path) -> None:
-    model = load_model("pocket-mamba2", dtype="float32")
-    there = SentenceTransformer(
-        str(BUILT_IN["pocket-mamba2"]), trust_remote_code=True, local_files_only=True
-    )
+@pytest.mark.parametrize("name", ["pocket-mamba2", "minilm-mamba2"])
+def test_the_built_in_folder_is_up_to_date(name: str, tmp_path: Path) -> None:
+    model = load_model(name, dtype="float32")
+    there = SentenceTransformer(str(BUILT_IN[name]), trust_remote_code=True, local_files_only=True)
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
     close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
     model.save(tmp_path / "pocket", weights="int8")
-    for name in ("modules.json", "config_sentence_transformers.json"):
-        assert json.loads((BUILT_IN["pocket-mamba2"] / name).read_text()) == json.loads(
-            (tmp_path / "pocket" / name).read_text()
+    for file in ("modules.json", "config_sentence_transformers.json"):
+        assert json.loads((BUILT_IN[name] / file).read_text()) == json.loads(
+            (tmp_path / "pocket" / file).read_text()
         )
 
 
@@ -415,7 +414,7 @@ def test_a_blank_text_of_a_batch_has_a_vector_of_its_own(model, caplog):
 
 
 @pytest.mark.parametrize("change", ["half", "bfloat16"])
-@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2"])
+@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2", "minilm-mamba2"])
 def test_weights_of_another_precision_give_near_vectors_and_scores(name, change):
     texts = ["a mill", "rain fell on the roof"]
     pairs = [("who keeps the mill", "Ada keeps the mill."), ("who keeps the mill", "Rain fell.")]

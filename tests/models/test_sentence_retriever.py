@@ -86,7 +86,7 @@ REAL = ["The train leaves at noon. Cats sleep.", "The budget was approved.", "An
 EMPTY = ["\u200b", "\ufeff", "\0", "\u0301", "\u202e\u200b"]
 
 
-@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2", "papers"])
+@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2", "minilm-mamba2", "papers"])
 def test_sentences_without_a_token_are_no_answers_and_change_no_others(
     name: str, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ def sigmoid(scores):
     return 1 / (1 + np.exp(-np.asarray(scores, dtype=np.float64)))
 
 
-@pytest.fixture(scope="module", params=["pocket", "pocket-mamba2"])
+@pytest.fixture(scope="module", params=["pocket", "pocket-mamba2", "minilm-mamba2"])
 def server(request):
     """Encoder: documents are read once for scores and spans. Recurrent: with the query."""
     with serving(request.param, name=request.param) as client:

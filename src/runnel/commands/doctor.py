@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
 PURPOSES = {
-    "recurrent": "models that need torch: pocket-mamba2, published ones, and all on GPUs",
+    "recurrent": "models that need torch: recurrent ones, published ones, and all on GPUs",
     "search": "indexes: runnel index, runnel search",
     "serve": "the HTTP server and its page: runnel serve",
     "agents": "tools for agents: runnel mcp",

@@ -24,7 +24,7 @@ def info(
         str,
         typer.Argument(
             metavar="[MODEL]",
-            help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.",
+            help="pocket, minilm-mamba2, pocket-mamba2, a folder, a weights file or a hub id.",
         ),
     ] = "pocket",
     cache: Annotated[

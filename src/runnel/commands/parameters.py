@@ -18,7 +18,9 @@ import typer
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
 Model = Annotated[
     str,
-    typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id."),
+    typer.Option(
+        "--model", "-m", help="pocket, minilm-mamba2, pocket-mamba2, a folder or a hub id."
+    ),
 ]
 ModelOfIndex = Annotated[
     str | None,

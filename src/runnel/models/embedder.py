@@ -56,8 +56,8 @@ class Embedder:
         pooling: Pooling | None = None,
         truncate_dim: int | None = None,
     ) -> Self:
-        """Load a built-in model ("pocket", "pocket-mamba2"), a folder, a checkpoint, a
-        sentence-transformers folder, or a hub id.
+        """Load a built-in model ("pocket", "minilm-mamba2", "pocket-mamba2"), a folder, a
+        checkpoint, a sentence-transformers folder, or a hub id.
 
         Args:
             pooling: use the hidden vector of the first token ("cls", transformers only) or of the

@@ -27,7 +27,7 @@ from runnel.models.pocket.model import load_pocket
 
 BUILT_IN = {
     name: Path(__file__).parent / "built_in" / name.replace("-", "_")
-    for name in ("pocket", "pocket-mamba2")
+    for name in ("pocket", "pocket-mamba2", "minilm-mamba2")
 }
 # the folder of a model of sentence-transformers inside a checkpoint of a training run
 LIBRARY_FOLDER = "library"

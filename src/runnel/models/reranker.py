@@ -69,8 +69,8 @@ class Reranker:
         template: str | None = None,
         head: Literal["rerank", "likelihood"] = "rerank",
     ) -> Self:
-        """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a rerank head, a
-        published cross-encoder, or a hub id.
+        """Load a built-in model ("pocket", "minilm-mamba2", "pocket-mamba2"), a folder with a
+        rerank head, a published cross-encoder, or a hub id.
 
         Args:
             template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers,

@@ -53,8 +53,8 @@ class SentenceRetriever:
     `SentenceRetriever.load`.
 
     Scores are logits, comparable for one query across documents. The scores of pocket are
-    calibrated (docs/pocket.md), the scores of pocket-mamba2 are not (its card says how often its
-    best sentence is an answer).
+    calibrated (docs/pocket.md), those of other models only rank (the card of pocket-mamba2 says how
+    often its best sentence is an answer).
     """
 
     def __init__(self, model: Model) -> None:
@@ -83,8 +83,8 @@ class SentenceRetriever:
 
     @classmethod
     def load(cls, name: str | Path, dtype: WeightDtype = "auto", device: str = "auto") -> Self:
-        """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a sentence head, a
-        single-pass scanner, or a hub id.
+        """Load a built-in model ("pocket", "minilm-mamba2", "pocket-mamba2"), a folder with a
+        sentence head, a single-pass scanner, or a hub id.
 
         Raises:
             CheckpointError: the model is missing or has no sentence head.

@@ -51,7 +51,7 @@ def read_blocks(
         The blocks of all rows in order, none for an empty row: the place of the block's first token
         in its row, and the hidden vectors (n, forms D) float32: for each token the vectors of all
         forms, side by side in the order of `forms`. They are bit-equal in whatever steps they are
-        read.
+        read; those of an encoder with mixers are equal but for rounding.
 
     Raises:
         NumericalError: a hidden vector is NaN or infinite.
