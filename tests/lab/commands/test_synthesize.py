@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from helpers.files import read_rows, write_rows
 from helpers.stub_endpoint import serve
 from helpers.synthesis import follow, story
 
@@ -10,7 +11,6 @@ from runnel.lab.synthesis.examples import ask_structure
 from runnel.lab.synthesis.strategies import VERSION
 from runnel.lab.training.data import Dropped
 from runnel.lab.training.evidence import read_evidence
-from tests.helpers.qa_files import read_rows, write_rows
 
 LENGTHS = ("--lengths", "1000,1200")
 
