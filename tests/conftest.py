@@ -13,7 +13,12 @@ import pytest
 import torch
 from helpers.children import PROGRAMS
 
-pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tasks"]
+pytest_plugins = [
+    "helpers.browser",
+    "helpers.command_line",
+    "helpers.judged_tasks",
+    "helpers.stub_endpoint",
+]
 
 # read when haystack is imported, here and in processes of tests
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"

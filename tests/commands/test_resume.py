@@ -16,7 +16,6 @@ from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeEmbedder
 from helpers.files import write_files
 from helpers.judged_tasks import ToyEmbedder
-from helpers.stub_endpoint import serve
 
 import runnel.files
 import runnel.journal
@@ -113,8 +112,12 @@ def files(tmp_path, beir):
     return tmp_path
 
 
+def rule(messages):  # of `stub`
+    return (exams if "wheel number" in messages[-1]["content"] else synthesis).follow(messages)
+
+
 @pytest.fixture(params=USERS)
-def user(request, monkeypatch):
+def user(request, monkeypatch, stub):
     user = USERS[request.param]
     monkeypatch.setattr("runnel.jobs.embedding._BLOCK_ROWS", 2)
     if "synthesize" in user.command:
@@ -125,13 +128,7 @@ def user(request, monkeypatch):
         models = request.getfixturevalue("fake")
         if user.model == "toy":
             models.embed = ToyEmbedder()
-
-    def follow(messages):
-        return (exams if "wheel number" in messages[-1]["content"] else synthesis).follow(messages)
-
-    with serve(follow) as stub:
-        monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
-        yield user
+    return user
 
 
 @pytest.fixture

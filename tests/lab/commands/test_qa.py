@@ -13,13 +13,7 @@ from runnel.text.dialogue import GAP
 from runnel.text.tokenizers import read_tokenizer
 
 BM25 = ("lab", "qa", "bm25", "mills.jsonl", "-k", 2, "--out", "out")
-
-
-@pytest.fixture
-def stub(monkeypatch):
-    with serve(follow) as one:
-        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
-        yield one
+rule = follow  # of `stub`
 
 
 @pytest.fixture

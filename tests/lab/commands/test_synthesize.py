@@ -4,7 +4,6 @@ import json
 
 import pytest
 from helpers.files import read_rows, write_rows
-from helpers.stub_endpoint import serve
 from helpers.synthesis import follow, story
 
 from runnel.lab.synthesis.examples import ask_structure
@@ -13,13 +12,7 @@ from runnel.lab.training.data import Dropped
 from runnel.lab.training.evidence import read_evidence
 
 LENGTHS = ("--lengths", "1000,1200")
-
-
-@pytest.fixture
-def stub(monkeypatch):
-    with serve(follow) as one:
-        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
-        yield one
+rule = follow  # of `stub`
 
 
 @pytest.fixture
