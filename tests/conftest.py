@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.children import PROGRAMS
 
-pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tasks"]
+pytest_plugins = [
+    "helpers.browser",
+    "helpers.command_line",
+    "helpers.judged_tasks",
+    "helpers.stub_endpoint",
+]
 
 # read when haystack is imported, here and in processes of tests
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
@@ -86,6 +92,13 @@ def full_disk() -> Generator[Callable[..., None]]:
 
     yield fill
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def parser_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that parses does what the file says: see `worker_that_fails`."""
+    command = (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py"))
+    monkeypatch.setattr("runnel.text.documents.reader._COMMAND", command)
 
 
 def _fill(tensor: torch.Tensor) -> torch.Tensor:

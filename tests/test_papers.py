@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.tiny import tiny_model
 
 from benchmarks.__main__ import _parser

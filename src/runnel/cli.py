@@ -24,8 +24,9 @@ import typer
 from typer.core import TyperGroup
 
 from runnel import __version__
-from runnel.commands.display import Meter, print_text, printable, report_bug, say, show_on_stderr
+from runnel.commands.display import Meter, print_text, report_bug, say, show_on_stderr
 from runnel.commands.parameters import Device, Quiet, ShowProgress, Verbose
+from runnel.commands.printable import printable
 from runnel.errors import RunnelError, describe, needing
 from runnel.jobs.progress import show_progress_with
 

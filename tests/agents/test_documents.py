@@ -5,6 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from helpers.files import write_files
 
 from runnel.agents.documents import AgentDocuments, AgentSettings
 from runnel.errors import InputError
@@ -13,14 +14,14 @@ from runnel.text.documents.reader import DocumentReader
 
 @pytest.fixture
 def inside(tmp_path):
-    root = tmp_path / "inside"
-    (root / "sub").mkdir(parents=True)
-    (root / "a.txt").write_text("One dog.")
-    (root / "sub" / "b.txt").write_text("One cat.")
-    (tmp_path / "secret.txt").write_text("a secret")
-    (second := tmp_path / "inside-too").mkdir()
-    (second / "c.txt").write_text("another secret")
-    return root
+    files = {
+        "inside/a.txt": "One dog.",
+        "inside/sub/b.txt": "One cat.",
+        "secret.txt": "a secret",
+        "inside-too/c.txt": "another secret",
+    }
+    write_files(tmp_path, files)
+    return tmp_path / "inside"
 
 
 def documents(*roots):
@@ -65,11 +66,9 @@ def test_files_outside_of_the_roots(inside, tmp_path):
 def test_a_folder_that_is_swapped_for_a_link_gives_nothing_from_outside(
     inside, tmp_path, monkeypatch, name, owner, function, seen
 ):
-    (tmp_path / "outside").mkdir()
     for folder, content in ((inside / "sub", "One cat."), (tmp_path / "outside", "a secret")):
-        (folder / Path(name).name).write_text(
-            f"<html><p>{content}</p></html>" if name.endswith("html") else content
-        )
+        page = f"<html><p>{content}</p></html>" if name.endswith("html") else content
+        write_files(folder, {Path(name).name: page})
     call = getattr(owner, function)
 
     def then_swap(*arguments, **options):
@@ -93,8 +92,8 @@ def test_a_folder_that_is_swapped_for_a_link_gives_nothing_from_outside(
 def test_names_of_no_document(inside):
     os.mkfifo(inside / "pipe")
     (inside / "circle").symlink_to(inside / "circle")
-    (inside / "picture.txt").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
-    (inside / "bytes.txt").write_bytes(bytes(range(256)) * 4)
+    picture = b"\x89PNG\r\n\x1a\n" + bytes(100)
+    write_files(inside, {"picture.txt": picture, "bytes.txt": bytes(range(256)) * 4})
     for name, message in {
         "sub": "'sub' cannot be opened",
         "missing.txt": "'missing.txt' cannot be opened: .*inside",
@@ -140,9 +139,7 @@ def test_rows_and_notes(inside):
 
 def test_lists_have_what_can_be_read(inside, tmp_path):
     """Links out of the folders, and pipes, are counted in a note; folders in any spelling."""
-    (inside / "a b").mkdir()
-    (inside / "a b" / "ünï 漢字.txt").write_text("One fish.")
-    (inside / "a b" / "[x] *.txt").write_text("One bird.")
+    write_files(inside / "a b", {"ünï 漢字.txt": "One fish.", "[x] *.txt": "One bird."})
     (inside / "out.txt").symlink_to(tmp_path / "secret.txt")
     (inside / "in.txt").symlink_to(inside / "a.txt")
     (inside / "linked").symlink_to("a b")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeRetriever
+from helpers.files import write_files
 from helpers.texts import repeat
 
 from runnel.agents.documents import AgentSettings, Models
@@ -26,6 +27,13 @@ from runnel.search.index import Index
 from runnel.search.project import Project
 
 TEXT = "# Dogs\n\nThe dog barked. It was warm.\n\n## Cats\n\nThe cat slept. The dog  barked.\n"
+
+
+def tools_over(index, root, *folders):
+    """Return the tools over a root and a new index of folders."""
+    with Index.create(index) as made:
+        made.add_files(folders)
+    return Tools(AgentSettings((root,), str(index)))
 
 
 @pytest.fixture
@@ -187,12 +195,12 @@ def test_verify(tools, tmp_path):
 
 
 def test_search_and_stored_documents(tmp_path):
-    (notes := tmp_path / "notes").mkdir()
-    (notes / "dogs.md").write_text("# Dogs\n\nThe dog barked all night.\n")
-    (notes / "cats.md").write_text("# Cats\n\nThe cat slept.\n")
-    with Index.create(tmp_path / "library") as index:
-        index.add_files([notes])
-    tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
+    files = {
+        "dogs.md": "# Dogs\n\nThe dog barked all night.\n",
+        "cats.md": "# Cats\n\nThe cat slept.\n",
+    }
+    write_files(notes := tmp_path / "notes", files)
+    tools = tools_over(tmp_path / "library", tmp_path, notes)
     assert tools.status()["index"]["documents"] == 2 and not tools.status()["model_loaded"]
     found = tools.search("who barked at night", 2, 1)
     best = found.documents[0]
@@ -239,15 +247,12 @@ def mixed(tmp_path):
         "notes/old/dogs.txt": "The old dog barked twice.\n",
         "code/dogs.py": "def bark():\n    return 'the dog barked'\n",
         "rows.jsonl": '{"id": "a", "text": "The dog barked in a row."}\n',
-        "notes/picture.txt": "\x89PNG\r\n\x1a\n",
+        "notes/picture.txt": b"\x89PNG\r\n\x1a\n",
+        "notes/broken.pdf": b"%PDF-1.4",
         "[draft].md": "The draft dog barked.\n",
         ".hidden.md": "The hidden dog barked.\n",
     }
-    for name, text in files.items():
-        path = tmp_path / "files" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="latin-1")
-    (tmp_path / "files" / "notes" / "broken.pdf").write_bytes(b"%PDF-1.4")
+    write_files(tmp_path / "files", files)
     (tmp_path / "secret.md").write_text("The secret dog barked.")
     (tmp_path / "files" / "notes" / "link.md").symlink_to(tmp_path / "secret.md")
     with Index.create(tmp_path / "library", fields={"year": "int"}) as index:
@@ -382,8 +387,7 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     with pytest.raises(Cancelled):
         tools.search("dogs", 5, 1, progress=stop)
     assert tools.search("dogs", 5, 1).total == 1  # the index is free
-    (tmp_path / "cats.md").write_text("The cat slept all day.")
-    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4")
+    write_files(tmp_path, {"cats.md": "The cat slept all day.", "broken.pdf": b"%PDF-1.4"})
 
     def names(tools):
         return sorted(hit.file for hit in tools.search("who slept", 5, 1).documents)
@@ -452,11 +456,11 @@ def test_documents_of_the_index_are_read_while_it_is_brought_up_to_date(tmp_path
 
 
 def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp_path):
-    (root := tmp_path / "root").mkdir()
-    (tmp_path / "secret").mkdir()
-    for number in range(5):  # they answer better than what may be shown
-        (tmp_path / "secret" / f"{number}.txt").write_text(f"The password is swordfish {number}.")
-    (root / "a.txt").write_text("The train leaves at noon. No password is needed.")
+    root = tmp_path / "root"
+    write_files(root, {"a.txt": "The train leaves at noon. No password is needed."})
+    # they answer better than what may be shown
+    secrets = {f"{number}.txt": f"The password is swordfish {number}." for number in range(5)}
+    write_files(tmp_path / "secret", secrets)
     (root / "link.txt").symlink_to(tmp_path / "secret" / "0.txt")
     with Index.create(tmp_path / "library") as index:
         index.add_files([root, tmp_path / "secret"])
@@ -474,14 +478,11 @@ def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp
 
 def test_a_copy_inside_the_roots_stands_for_one_outside(tmp_path):
     text = "The gate opens at nine. The password is swordfish. Bring a lamp."
-    for name in ("a/secret.txt", "root/mine.txt"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(text)
-    with Index.create(tmp_path / "library") as index:
-        index.add_files([tmp_path / "a", tmp_path / "root"])
-    tools = Tools(AgentSettings((tmp_path / "root",), str(tmp_path / "library")))
+    write_files(tmp_path, {"a/secret.txt": text, "root/mine.txt": text})
+    root = tmp_path / "root"
+    tools = tools_over(tmp_path / "library", root, tmp_path / "a", root)
     found = tools.search("what is the password", 1, 1)
-    assert [hit.source for hit in found.documents] == [str(tmp_path / "root" / "mine.txt")]
+    assert [hit.source for hit in found.documents] == [str(root / "mine.txt")]
     assert "swordfish" in found.documents[0].sentences[0].text
     assert str(tmp_path / "a") not in shown(found)
 
@@ -490,14 +491,10 @@ def test_a_copy_inside_the_roots_stands_for_one_outside(tmp_path):
 def test_a_search_in_a_folder_finds_its_copy_of_a_document(tmp_path, folder):
     """Whichever copy ranks first, and if what is said is equal and the texts are not."""
     text = "The gate opens at nine. The password is swordfish. Bring a lamp."
-    for name in ("a/1.txt", "b/1.txt", "b/2.txt", "a/deep/2.txt", "c/0.txt", "c/z.md"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text if name[-3:] == "txt" else text + "\n\nOther words.")
-    for n in range(30):
-        (tmp_path / "c" / f"copy{n}.txt").write_text(text)
-    with Index.create(tmp_path / "library") as index:
-        index.add_files([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
-    tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
+    names = ["a/1.txt", "b/1.txt", "b/2.txt", "a/deep/2.txt", "c/0.txt"]
+    names += [f"c/copy{n}.txt" for n in range(30)]
+    write_files(tmp_path, dict.fromkeys(names, text) | {"c/z.md": text + "\n\nOther words."})
+    tools = tools_over(tmp_path / "library", tmp_path, *(tmp_path / name for name in "abc"))
     found = tools.search("what is the password", 5, 5, file=folder)
     (document,) = found.documents
     assert Path(document.source).is_relative_to(tmp_path / folder) and not found.notes
@@ -618,24 +615,20 @@ def test_ids_headings_and_changes_are_marked_and_bounded(tools, tmp_path, repeat
         {"id": other, "text": "The dog barked."},
         {"id": 3, "text": "x"},
     ]
-    (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     heads = "".join(
         f"{repeat('#', depth)} {INJECTED * min(repeats, 100)}\n\n" for depth in range(1, 7)
     )
-    (tmp_path / "h.md").write_text(f"{heads}The dog barked. So. So. So.  The dog  barked.\n")
+    text = f"{heads}The dog barked. So. So. So.  The dog  barked.\n"
+    folder = "/".join([repeat("d", 200)] * 6)  # a long path, which is the agent's own
+    write_files(tmp_path, {"r.jsonl": rows, "h.md": text, f"{folder}/h.md": text})
     for file in ("r.jsonl", "h.md"):
         found = tools.find("the dog barked", file, 3)
         check_bounded(tools.find, "the dog barked", file, 3)
         for quote in ("the dog barked", "the dog IGNORE barked"):
             check_bounded(tools.verify, quote, file)
         assert found.sentences[0].text.startswith("The dog barked")
-    folder = "/".join([repeat("d", 200)] * 6)  # a long path, which is the agent's own
-    (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / folder / "h.md").write_text((tmp_path / "h.md").read_text())
-    assert (
-        "".join(one.place.text for one in pages(partial(tools.read, f"{folder}/h.md")))
-        == (tmp_path / "h.md").read_text()
-    )
+    parts = pages(partial(tools.read, f"{folder}/h.md"))
+    assert "".join(one.place.text for one in parts) == text
     check_bounded(tools.read, "h.md")
     places = [Stretch(file=f"{folder}/h.md", start=1, end=3), Stretch(file="h.md")] * 3
     check_bounded(tools.read_places, places)

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from helpers.stub_endpoint import serve
 
 TEXT = "The river was low. The keeper of the mill was Anna Berg. She sold flour. Bread was dear.\n"
 QUESTION = "who was the keeper of the mill"
 
 
-def first_citing(messages):
+def rule(messages):  # of `stub`: an answer that cites the first excerpt about her
     for excerpt in messages[1]["content"].split("\n\n")[1:-1]:
         if "Anna Berg" in excerpt:
             return (
@@ -17,13 +16,6 @@ def first_citing(messages):
                 ' Berg" [9].'
             )
     return "NO ANSWER"
-
-
-@pytest.fixture
-def stub(monkeypatch):
-    with serve(first_citing) as one:
-        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
-        yield one
 
 
 @pytest.fixture

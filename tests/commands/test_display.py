@@ -21,7 +21,8 @@ from numba import njit
 
 import runnel
 from runnel.commands import display
-from runnel.commands.display import Meter, print_names, printable
+from runnel.commands.display import Meter, print_names
+from runnel.commands.printable import printable
 from runnel.ops import numba_math
 
 # Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of

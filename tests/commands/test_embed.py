@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from helpers.command_line import FakeEmbedder
+from helpers.files import read_rows, write_rows
 from helpers.texts import repeat
 from helpers.tiny import tiny_model
 
@@ -23,9 +24,7 @@ def blocks_of_one_row(monkeypatch):
 
 @pytest.fixture
 def corpus(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return path
+    return write_rows(tmp_path / "corpus.jsonl", ROWS)
 
 
 def lengths(path):
@@ -64,7 +63,7 @@ def test_embed_writes_vectors_and_ids(run, fake, corpus, tmp_path, monkeypatch):
         "--dtype",
         "fp32",
     )
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    rows = read_rows(tmp_path / "out.jsonl")
     assert [row["id"] for row in rows] == [row["id"] for row in ROWS] and np.float32(
         rows[0]["vector"][2]
     ) == np.float32(0.1)
@@ -168,9 +167,7 @@ def test_a_table_without_a_column_of_texts(run, fake, tmp_path):
     (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbfname;size\nox;3\nant;\n")
     done = run("embed", "in.csv", "--to", "out.jsonl")
     assert done.code == 0 and fake.embed.seen == ["name: ox\nsize: 3", "name: ant"]
-    assert [
-        json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
-    ] == ["1", "2"]
+    assert [row["id"] for row in read_rows(tmp_path / "out.jsonl")] == ["1", "2"]
     assert "in.csv: its columns are 'name', 'size'" in done.err
 
 
@@ -183,7 +180,7 @@ def test_half_characters_are_replaced_in_texts_and_rows_with_them_in_ids_left_ou
         {"id": "c", "title": "\udc00", "text": "x"},
     ]
     rows += [{"id": "d\ud800", "text": "two"}, {"id": "e", "text": "whole \U0001f600"}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     done = run("embed", "in.jsonl", "--to", "out.npy")
     assert done.code == 0 and fake.embed.seen == [
         "one",
@@ -227,7 +224,7 @@ def test_embed_writes_8_bits_with_the_ranges_of_all_vectors(
             *extra,
         )
         (path,) = tmp_path.glob(f"{name}*.jsonl")
-        rows = [json.loads(line)["vector"] for line in path.read_text().splitlines()]
+        rows = [row["vector"] for row in read_rows(path)]
         assert rows == quantize(whole, "uint8", ranges).tolist() and not list(
             tmp_path.glob("q*ranges*")
         )
@@ -252,5 +249,5 @@ def test_embed_writes_bits_and_resumes(run, fake, corpus, tmp_path):
                 "embed", "corpus.jsonl", "--to", "8.npy", "--precision", "int8", "--ranges", name
             ).err
         )
-    (tmp_path / "one.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    write_rows(tmp_path / "one.jsonl", ROWS[:1])
     run("embed", "one.jsonl", "--to", "one.npy", "--precision", "int8").refused("--ranges")

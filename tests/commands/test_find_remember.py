@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import pytest
 from helpers.children import GIVE_UP_S, PATHS
 from helpers.files import write_files
-from helpers.stub_endpoint import serve
 from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 
@@ -548,21 +547,24 @@ def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch
     assert [*(cache / "find").iterdir()] == []
 
 
+def rule(messages):  # of `stub`
+    return "NO ANSWER"
+
+
+@pytest.mark.usefixtures("stub")
 def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
     monkeypatch.setattr(document_cache, "LONG_S", 0.0)
-    with serve(lambda _: "NO ANSWER") as stub:
-        monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
-        asked = [
-            run("ask", QUERY, "a.md", "--model", models / "encoder", "--show-context").out
-            for _ in range(2)
-        ]
-        assert asked[0] == asked[1] != "" and reading.count("a.md") == 1
-        assert find("a.md").code == 0 and reading.count("a.md") == 1
-        run("ask", QUERY, "a.md", "--model", models / "encoder", "--no-remember")
-        assert reading.count("a.md") == 2
-        run("ask", QUERY, "a.md", "--model", models / "recurrent", "--remember").refused(
-            "cannot remember", code=2
-        )
+    asked = [
+        run("ask", QUERY, "a.md", "--model", models / "encoder", "--show-context").out
+        for _ in range(2)
+    ]
+    assert asked[0] == asked[1] != "" and reading.count("a.md") == 1
+    assert find("a.md").code == 0 and reading.count("a.md") == 1
+    run("ask", QUERY, "a.md", "--model", models / "encoder", "--no-remember")
+    assert reading.count("a.md") == 2
+    run("ask", QUERY, "a.md", "--model", models / "recurrent", "--remember").refused(
+        "cannot remember", code=2
+    )
 
 
 def test_the_folder_of_caches(monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.children import GIVE_UP_S, PROGRAMS
+from helpers.children import GIVE_UP_S
 from helpers.files import write_files
 
 from runnel import Index
@@ -22,7 +22,6 @@ from runnel.files import WriterLock
 from runnel.search.filters import parse_conditions
 from runnel.search.project import Project
 from runnel.search.records import IndexSettings
-from runnel.text.documents import reader
 
 HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
 RIVER = (
@@ -101,10 +100,8 @@ def test_conditions():
             parse_conditions([bad], settings.fields)
 
 
-def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
-    monkeypatch.setattr(
-        reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py"))
-    )
+@pytest.mark.usefixtures("parser_that_fails")
+def test_the_time_to_parse_a_file_is_chosen(run, folder, caplog):
     (folder / "notes" / "hostile.html").write_text("<!-- a page -->busy")
     done = run("index", "notes", "--to", "library", "--parse-seconds", 1)
     assert (
@@ -250,9 +247,7 @@ def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, na
 
 def test_empty_files_are_counted_and_no_error(run, tmp_path, monkeypatch):
     folder = tmp_path / "package"
-    folder.mkdir()
-    for name, text in (("__init__.py", ""), ("b.md", " \n"), ("a.txt", "The code is 7741.")):
-        (folder / name).write_text(text)
+    write_files(folder, {"__init__.py": "", "b.md": " \n", "a.txt": "The code is 7741."})
     for first in ("1 added", "1 unchanged"):
         done = run("index", folder, "--to", "library")
         assert (done.code, done.err) == (0, "") and f"{first}, 2 empty; 1 document" in done.out

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from helpers.command_line import FakeReranker
+from helpers.files import write_files
 
 
 @pytest.fixture
@@ -13,11 +14,8 @@ def task(tmp_path):
     """Three queries, four documents, and a run with candidates in another order
     than their scores.
     """
-    (tmp_path / "queries.tsv").write_text("q1\tred cat\nq2\tblue dog\nq3\tred dog\n")
-    (tmp_path / "corpus.tsv").write_text(
-        "a\tred cat\nb\tblue cat\nc\tblue dog\nd\tnever a candidate\n"
-    )
-    lines = [
+    corpus = ["a\tred cat", "b\tblue cat", "c\tblue dog", "d\tnever a candidate"]
+    candidates = [
         "q1 Q0 b 1 9 x",
         "q1 Q0 a 2 8 x",
         "q2 Q0 a 2 1 x",
@@ -25,7 +23,9 @@ def task(tmp_path):
         "q2 Q0 b 3 0 x",
         "q3 Q0 c 1 1 x",
     ]
-    (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
+    queries = ["q1\tred cat", "q2\tblue dog", "q3\tred dog"]
+    files = {"queries.tsv": queries, "corpus.tsv": corpus, "run.trec": candidates}
+    write_files(tmp_path, files)
     return (
         "rerank",
         "--queries",

@@ -16,7 +16,6 @@ from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeEmbedder
 from helpers.files import write_files
 from helpers.judged_tasks import ToyEmbedder
-from helpers.stub_endpoint import serve
 
 import runnel.files
 import runnel.journal
@@ -87,37 +86,38 @@ USERS = {
 
 @pytest.fixture(autouse=True)
 def files(tmp_path, beir):
-    rows = {
-        "in": [{"id": f"d{n}", "text": "word " * (n + 1)} for n in range(7)],
-        "evidence": [
-            {"question": q, "document": "A red cat. A dog.", "evidence": [[0, 10]]}
-            for q in ("cat", "red", "dog")
-        ],
-        "mills": exams.rows(exams.mill_set(documents=1)),
-    }
-    for name, of_file in rows.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_file))
-    pairs = "".join(
-        f"where is the {n} {c} cat,the {c} cat sits on {n}\n"
-        for n in range(9)
-        for c in ("red", "blue")
-    )
+    colors = ("red", "blue")
     write_files(
         tmp_path,
         {
-            "pairs.csv": "query,positive\n" + pairs,
-            "queries.tsv": "q1\tword cat\nq2\tword dog\nq3\tcat\n",
-            "run.trec": "".join(
-                f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7)
-            ),
+            "in.jsonl": [{"id": f"d{n}", "text": "word " * (n + 1)} for n in range(7)],
+            "evidence.jsonl": [
+                {"question": q, "document": "A red cat. A dog.", "evidence": [[0, 10]]}
+                for q in ("cat", "red", "dog")
+            ],
+            "mills.jsonl": exams.rows(exams.mill_set(documents=1)),
+            "pairs.csv": [
+                "query,positive",
+                *(
+                    f"where is the {n} {c} cat,the {c} cat sits on {n}"
+                    for n in range(9)
+                    for c in colors
+                ),
+            ],
+            "queries.tsv": ["q1\tword cat", "q2\tword dog", "q3\tcat"],
+            "run.trec": [f"q{q} Q0 d{n} {n + 1} {-n} x" for q in (1, 2, 3) for n in range(7)],
             "books/long.txt": synthesis.story(400),
         },
     )
     return tmp_path
 
 
+def rule(messages):  # of `stub`
+    return (exams if "wheel number" in messages[-1]["content"] else synthesis).follow(messages)
+
+
 @pytest.fixture(params=USERS)
-def user(request, monkeypatch):
+def user(request, monkeypatch, stub):
     user = USERS[request.param]
     monkeypatch.setattr("runnel.jobs.embedding._BLOCK_ROWS", 2)
     if "synthesize" in user.command:
@@ -128,13 +128,7 @@ def user(request, monkeypatch):
         models = request.getfixturevalue("fake")
         if user.model == "toy":
             models.embed = ToyEmbedder()
-
-    def follow(messages):
-        return (exams if "wheel number" in messages[-1]["content"] else synthesis).follow(messages)
-
-    with serve(follow) as stub:
-        monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
-        yield user
+    return user
 
 
 @pytest.fixture

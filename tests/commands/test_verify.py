@@ -1,12 +1,9 @@
 """`runnel verify`: the verdict, the places, and the exit code."""
 
 import json
-import sys
 
 import pytest
-from helpers.children import PROGRAMS
 
-from runnel.text.documents import reader
 from runnel.text.documents.reader import read_document
 
 TEXT = (
@@ -70,10 +67,8 @@ def test_json(run, text, tmp_path):
     ]
 
 
-def test_no_verdict_on_what_was_not_read(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py"))
-    )
+@pytest.mark.usefixtures("parser_that_fails")
+def test_no_verdict_on_what_was_not_read(run, tmp_path):
     (tmp_path / "a.html").write_text("<!-- a page -->busy")
     done = run("verify", "x", "a.html", "--parse-seconds", "1")
     assert (done.code, done.out) == (2, "") and "a.html was not parsed" in done.err

@@ -1,4 +1,6 @@
-"""A local endpoint with OpenAI's chat interface that answers by rule, and misbehaves on order."""
+"""A pytest plugin: a local endpoint with OpenAI's chat interface that answers by rule, and
+misbehaves on order.
+"""
 
 import json
 import time
@@ -10,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import pytest
 from helpers.texts import repeat
 
 JSON = "application/json"
@@ -199,3 +202,11 @@ def serve(rule: Callable[[list[dict[str, str]]], str]) -> Iterator[Stub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def stub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
+    """The endpoint of commands, which answers by the `rule` of the test's module."""
+    with serve(request.module.rule) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
+        yield one

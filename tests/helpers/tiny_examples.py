@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from helpers.evidence_examples import examples
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.tiny_transformers import write_transformer
 from torch import nn
 

@@ -2,7 +2,6 @@
 killed on the way.
 """
 
-import json
 import os
 import signal
 import threading
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import ray
 from helpers.children import PATHS
+from helpers.files import write_files
 from helpers.tiny import tiny_model
 from programs.ray_worker import LoggedWorker
 
@@ -59,14 +59,15 @@ def files(tmp_path_factory) -> Path:
         {"id": f"{n:03}", "text": f"the river runs to the sea. cat {n:03} sat on the mat."}
         for n in range(DOCUMENTS - 2)
     ]
-    (folder / "rows.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
-    )
-    for name in ("one", "two"):
-        (folder / f"{name}.txt").write_text(f"the dog sat on {name}.")
-    (folder / "empty.txt").write_text(" \n")
-    (folder / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
-    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing")
+    files = {
+        "rows.jsonl": rows,
+        "one.txt": "the dog sat on one.",
+        "two.txt": "the dog sat on two.",
+        "empty.txt": " \n",
+        "bad.pdf": b"%PDF-1.7 nothing",
+        "picture.png": b"\x89PNG\r\n\x1a\n nothing",
+    }
+    write_files(folder, files)
     return folder
 
 

@@ -370,18 +370,6 @@ def test_langchain_filters_and_arguments(folder, embedder):
     assert store.similarity_search("the cat") == []
 
 
-def test_langchain_retriever_takes_its_settings_at_invoke(folder):
-    ours = of_langchain(*folder)
-    ours.add(TEXTS)
-    retriever = for_langchain.RunnelRetriever(index=ours.store.index)
-    assert len(retriever.invoke("the cat")) == 3  # equal texts are one result
-    assert len(retriever.invoke("the cat", k=1)) == 1
-    assert retriever.invoke("the cat", k=1, sentences=1)[0].metadata["sentence_score"]
-    for wrong, error in [({"k": 0}, InputError), ({"bogus": 1}, TypeError)]:
-        with pytest.raises(error, match=next(iter(wrong)) if "bogus" in wrong else "top_k"):
-            retriever.invoke("the cat", **wrong)
-
-
 # LlamaIndex: filters of its own, and the modes of its queries; its repository tests stores by such
 # tables, with vectors of two numbers instead of a model's.
 
@@ -638,15 +626,26 @@ def test_no_text_of_langchain_is_left_out_in_silence(tmp_path):
 
 def test_settings_of_a_call_reach_the_retriever_of_langchain_also_later(tmp_path):
     with Index.create(tmp_path / "index", fields={"year": "int"}) as index:
-        texts = ["The cat sat. The cat ran.", "A dog ran. A cat ran.", "The cat is old."]
+        texts = ["The cat sat. The cat ran.", "A dog ran. A cat ran.", *["The cat is old."] * 2]
         index.add([Document(str(place), one, {"year": place}) for place, one in enumerate(texts)])
     retriever = for_langchain.RunnelRetriever(index=index)
-    for options in ({}, {"k": 1}, {"sentences": 2}, {"where": {"year": 1}}):
+    for options, count in (  # equal texts are one result
+        ({}, 3),
+        ({"k": 1}, 1),
+        ({"sentences": 2}, 5),
+        ({"where": {"year": 1}}, 1),
+    ):
         now = retriever.invoke("the cat", **options)
         assert asyncio.run(retriever.ainvoke("the cat", **options)) == now
-        assert [one.id is None for one in now] == ["sentences" in options] * len(now)
-    with pytest.raises(TypeError, match="unknown"):
-        asyncio.run(retriever.ainvoke("the cat", unknown=1))
+        assert [one.id is None for one in now] == ["sentences" in options] * count
+        assert all(("sentence_score" in one.metadata) == ("sentences" in options) for one in now)
+    for wrong, error, message in [
+        ({"k": 0}, InputError, "top_k"),
+        ({"unknown": 1}, TypeError, "unknown"),
+    ]:
+        for call in (retriever.invoke, lambda *a, **k: asyncio.run(retriever.ainvoke(*a, **k))):
+            with pytest.raises(error, match=message):
+                call("the cat", **wrong)
 
 
 def test_components_of_haystack_run_later_as_now(tmp_path):

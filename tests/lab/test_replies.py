@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.children import GIVE_UP_S
-from helpers.stub_endpoint import serve
 
 from runnel.errors import EndpointError
 from runnel.generation.endpoint import Endpoint, Reply
@@ -17,10 +16,8 @@ def say(text):
     return [{"role": "user", "content": text}]
 
 
-@pytest.fixture
-def stub():
-    with serve(lambda messages: f"reply to {messages[0]['content']}") as one:
-        yield one
+def rule(messages):  # of `stub`
+    return f"reply to {messages[0]['content']}"
 
 
 @pytest.fixture

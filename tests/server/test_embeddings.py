@@ -41,14 +41,6 @@ def test_openai_client(openai_client, embedder):
     )
     whole = embedder.encode(TEXTS[0])[:7]
     np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=TOLERANCE)
-    with pytest.raises(openai.BadRequestError, match=r"dimensions is 385; .* have 384"):
-        openai_client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=385)
-    with pytest.raises(
-        openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'"
-    ) as error:
-        openai_client.embeddings.create(model="text-embedding-3-small", input="a")
-    assert error.value.code == "model_not_found" and error.value.param == "model"
-    assert [one.id for one in openai_client.models.list()] == ["pocket"]
 
 
 def test_token_ids_are_read_like_their_text(openai_client, embedder):
@@ -130,16 +122,9 @@ def test_a_client_of_tei(server, embedder):
         np.testing.assert_allclose(found, embedder.encode(texts), atol=TOLERANCE)
     short = server.post("/embed", json={"inputs": "one", "dimensions": 2}).json()
     assert np.linalg.norm(short[0]) == pytest.approx(1) and len(short[0]) == 2
-    for body in (
-        {"inputs": []},
-        {"inputs": "a", "prompt_name": "nothing"},
-    ):
-        done = server.post("/embed", json=body)
-        assert (
-            done.status_code == 422
-            and done.json()["error_type"] == "Validation"
-            and done.json()["error"]
-        )
+    done = server.post("/embed", json={"inputs": []})
+    assert done.status_code == 422 and done.json()["error_type"] == "Validation"
+    assert done.json()["error"]
 
 
 @pytest.mark.filterwarnings("ignore:::transformers")

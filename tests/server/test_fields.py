@@ -169,7 +169,9 @@ REFUSED_BODIES = [  # with their Content-Type and what the error names
     (b"{", JSON, ("not JSON", "character 1")),
     (b"{} x", JSON, ("not JSON", "character 3")),
     (b"\x1f\x8b\x08", JSON, ("not JSON", "0x8b")),
-    (b"[" * 100_000, JSON, ("nested",)),
+    (b'{"query": "\xff"}', JSON, ("JSON in UTF-8", "byte 0xff in position 11")),
+    (b'{"query": %s}' % (b"9" * 5000), JSON, ("JSON", "5000 digits")),
+    (b"[" * 100_000, JSON, ("nested deeper than", "levels")),
     (b'{"unknown": 1}', JSON, ("unknown", "no such field")),
 ]
 
@@ -179,6 +181,8 @@ def test_what_is_no_body_of_a_route_is_refused_in_its_shape(searching, path):
     for content, kind, named in REFUSED_BODIES:
         done = searching.post(path, content=content, headers={"Content-Type": kind})
         check_refused(done, "/embed" if path == "/" else path, *named)
+        # the name of a field, not a place in the text
+        assert '"param":' not in done.text or "unknown" in named or '"param":null' in done.text
 
 
 NO_OBJECT = "should be an object"

@@ -10,6 +10,7 @@ import pytest
 from helpers.browser import current, marked
 from helpers.children import GIVE_UP_S, wait_for
 from helpers.document_files import pdf
+from helpers.files import write_files
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
 
@@ -199,14 +200,10 @@ def drop_paths(tab, *paths):
 
 def test_a_dropped_folder_opens_its_files(server, open_tab, tmp_path):
     folder = tmp_path / "notes"
-    (folder / "deep" / "er").mkdir(parents=True)
-    (folder / ".git").mkdir()
     texts = {"b.txt": "The lighthouse is red.", "deep/a.md": "# Ferry\n\nIt leaves at noon."}
     texts |= {"deep/er/z.txt": "The mill is old.", ".git/config": "hidden", ".hidden.txt": "hidden"}
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    (folder / "c.png").write_bytes(b"\x89PNG....")
-    (tmp_path / "alone.txt").write_text("Ada keeps the mill.")
+    write_files(folder, texts | {"c.png": b"\x89PNG...."})
+    write_files(tmp_path, {"alone.txt": "Ada keeps the mill."})
     tab = open_tab(address(server))
     tab.locator("#query:enabled").wait_for()
     drop_paths(tab, folder, tmp_path / "alone.txt")
@@ -220,10 +217,7 @@ def test_a_dropped_folder_opens_its_files(server, open_tab, tmp_path):
     tab.locator("#text .heading").wait_for()
     assert all("400" in problem for problem in tab.problems)
     tab.problems.clear()
-    many = tmp_path / "many"
-    many.mkdir()
-    for number in range(101):
-        (many / f"{number}.txt").write_text("text")
+    write_files(many := tmp_path / "many", {f"{number}.txt": "text" for number in range(101)})
     drop_paths(tab, many)
     tab.locator("#status.error", has_text="More than 100 files").wait_for()
     assert tab.locator("#opened a").count() == 4
@@ -286,8 +280,7 @@ def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
         "red.txt": "The lighthouse is painted red.",
         "<b>blue.txt": "The lighthouse is painted blue.",
     }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, texts)
     tab = open_tab(address(server))
     ask(tab, "What color is the lighthouse?")
     tab.set_input_files("#file", [tmp_path / name for name in texts])

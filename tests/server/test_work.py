@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
-from helpers.children import GIVE_UP_S, PROGRAMS, resident_mib, server
+from helpers.children import GIVE_UP_S, resident_mib, server
 from helpers.serving import serving
 
 from benchmarks.serving import Load, cases, run_phase
@@ -28,7 +28,6 @@ from runnel.records import probability
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
-from runnel.text.documents import reader
 
 LONG = 100_000  # characters
 SOAK_S, SOAK_CLIENTS, SOAK_MIB = 60, 64, 1024
@@ -94,6 +93,20 @@ async def until(condition):
     async with asyncio.timeout(GIVE_UP_S):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+async def left(*tasks):
+    """Wait for requests whose clients have left."""
+    for task in tasks:
+        with pytest.raises(Refusal, match="the client disconnected"):
+            await task
+
+
+async def finish(calls, tasks):
+    """Let calls end, and wait for their requests."""
+    for call in calls:
+        call.go.set()
+    await asyncio.gather(*tasks)
 
 
 def idle(work):
@@ -169,11 +182,8 @@ async def test_a_client_that_leaves_frees_its_work(work, waits):
     task = start(one, call, characters=LONG, client=client)
     await until(lambda: one.waiting == 1 if waits else call.began.is_set())
     client.gone.set()
-    with pytest.raises(Refusal, match="the client disconnected"):
-        await task
-    for other in others:
-        other.go.set()
-    await asyncio.gather(*running)
+    await left(task)
+    await finish(others, running)
     await until(lambda: idle(one))
     assert call.began.is_set() != waits
 
@@ -193,7 +203,7 @@ async def test_what_waits_for_a_thread_is_let_go_when_its_client_leaves(work, co
         await until(lambda: one.running == 5)
     client = Client()
     text = Call()
-    left = weakref.ref(text)
+    held = weakref.ref(text)
     task = asyncio.create_task(one.run(client, LONG, lambda _, text=text: 10, text))
     del text
     await until(lambda: one.waiting == 1)
@@ -202,11 +212,9 @@ async def test_what_waits_for_a_thread_is_let_go_when_its_client_leaves(work, co
     assert isinstance(task.exception(), Refusal)
     del task
     gc.collect()
-    assert left() is None
+    assert held() is None
     go.set()
-    for call in others:
-        call.go.set()
-    await asyncio.gather(*running)
+    await finish(others, running)
 
 
 @pytest.mark.parametrize("characters", [10, LONG])
@@ -236,9 +244,7 @@ async def test_counts_end_with_their_requests_and_at_the_limit(work, characters)
     for client in clients:
         client.gone.set()
     assert (await last)[0] == "answer"
-    for task in counting:
-        with pytest.raises(Refusal, match="the client disconnected"):
-            await task
+    await left(*counting)
     assert set(stopped) == {0}  # the others did not begin, or ended at their first check
     stopped.clear()
     limits.append(1000)
@@ -264,16 +270,11 @@ async def test_a_request_whose_client_has_left_ends_when_its_thread_does(work):
     await asyncio.sleep(0.1)
     assert not task.done()  # its texts are in memory, and count as such until it is done
     go.set()
-    with pytest.raises(Refusal, match="the client disconnected"):
-        await task
+    await left(task)
 
 
-async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
-    work, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(
-        reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py"))
-    )
+@pytest.mark.usefixtures("parser_that_fails")
+async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, tmp_path):
     (tmp_path / "busy.html").write_text("<!-- a page -->busy")
     (tmp_path / "good.html").write_text("<!-- a page -->")
     one = work()
@@ -290,9 +291,7 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
     for client in clients:
         client.gone.set()
     assert (await good).startswith("process ")
-    for task in parsing:
-        with pytest.raises(Refusal, match="the client disconnected"):
-            await task
+    await left(*parsing)
     await until(lambda: idle(one))
     late = work(deadline_s=0.2)
     go = threading.Event()
@@ -326,9 +325,7 @@ async def test_the_first_to_come_is_served_first_and_short_requests_have_their_o
     first[0].go.set()
     await until(lambda: len(order) == len(calls))
     assert order == [50, 60, 40, 30, 20, 10]
-    for call in first:
-        call.go.set()
-    await asyncio.gather(*running)
+    await finish(first, running)
 
 
 async def test_drain_finishes_requests_and_refuses_new_ones(work):

@@ -1,7 +1,7 @@
 """How commands show results: notes, errors and progress on stderr, JSON or text on stdout.
 
 show_on_stderr               what a command writes to stderr, by --quiet, --verbose, --progress
-printable, one_line          text that a terminal cannot act on
+one_line                     a name in one line
 say, note_unanswered, report_bug, LogLines, JsonLogLines    lines on stderr
 print_text, stream_text, print_json, print_facts, print_results, print_names, print_table,
 stdout_console               results on stdout
@@ -17,13 +17,13 @@ import sys
 import threading
 import time
 import traceback
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from runnel.commands.parameters import Form, refuse
+from runnel.commands.printable import printable
 from runnel.errors import InputError
 from runnel.jobs.progress import Item, WorkProgress
 from runnel.records import AnsweringSentence, Hit, unanswered
@@ -39,7 +39,6 @@ _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-_JOINERS = "\u200c\u200d"  # join or separate letters, and join emoji; invisible
 
 _log = logging.getLogger("runnel")
 _progress_shown = True
@@ -57,27 +56,6 @@ def show_on_stderr(progress: bool | None, *, quiet: bool, verbose: bool) -> None
     _log.setLevel(logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING)
     # that kernels are compiled, which takes long
     logging.getLogger("runnel.kernels").setLevel(logging.ERROR if quiet else logging.INFO)
-
-
-def printable(text: str) -> str:
-    """Replace characters that a terminal would act on by U+FFFD, keeping the length.
-
-    Control characters would move the cursor or worse, and direction marks would reorder the text.
-    Spaces, tabs and line feeds are kept, other line ends become spaces. Joiners are kept after
-    letters and emoji of the scripts that use them.
-    """
-    if text.isprintable():
-        return text
-    return "".join(map(_printable, text, " " + text))  # each character with the one before it
-
-
-def _printable(c: str, before: str) -> str:
-    if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs":
-        return c
-    if c.isspace():
-        return " "
-    joins = c in _JOINERS and not before.isascii() and unicodedata.category(before)[0] in "LMS"
-    return c if joins else "\ufffd"
 
 
 def one_line(name: str) -> str:
@@ -225,13 +203,7 @@ def stdout_console() -> "Console":
     """Return a console: colors on a terminal, else plain text of at least 100 columns. Text is
     `printable`, without markup.
     """
-    from rich.console import Console
-    from rich.segment import Segment
-
-    class PrintableConsole(Console):
-        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
-            for part in super().render(renderable, options):
-                yield part if part.control else Segment(printable(part.text), part.style)
+    from runnel.commands.console import PrintableConsole
 
     console = PrintableConsole(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:

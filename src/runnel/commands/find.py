@@ -13,8 +13,6 @@ A unit is what is scored and shown: a sentence, a group of clauses of a sentence
 Messages, and names here, call all of these sentences.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -31,6 +29,7 @@ import typer
 
 from runnel import __version__
 from runnel.commands import display, parameters
+from runnel.commands.printable import printable
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
@@ -55,7 +54,7 @@ log = logging.getLogger("runnel")
 
 _INDENT = "    "
 # how many of a unit: "1,880 sentences"; "clauses" is one group of clauses, and several
-_PLURALS: dict[Unit, str] = {
+_PLURALS: "dict[Unit, str]" = {
     "sentence": "sentences",
     "clauses": "clauses",
     "paragraph": "paragraphs",
@@ -131,10 +130,10 @@ class FileOptions(ParsingOptions):
 
     def cache(
         self,
-        load: Callable[[], SentenceRetriever],
+        load: "Callable[[], SentenceRetriever]",
         model: str,
         remember: bool | None,
-        unit: Unit | None = None,
+        unit: "Unit | None" = None,
     ) -> DocumentCache | None:
         """Return the cache of what this model has read with these options.
 
@@ -289,7 +288,7 @@ def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
 
 def _load(
     model: str, dtype: str, remember: bool | None, min_score: str | None
-) -> SentenceRetriever:
+) -> "SentenceRetriever":
     """Load the model, and check that it can do what the options ask for."""
     from runnel.models.sentence_retriever import SentenceRetriever
 
@@ -299,7 +298,7 @@ def _load(
 
 
 def check_retriever(
-    retriever: SentenceRetriever, model: str, remember: bool | None, min_score: str | None
+    retriever: "SentenceRetriever", model: str, remember: bool | None, min_score: str | None
 ) -> None:
     """Raise InputError for --remember if the model cannot, and for a percentage if its scores are
     not probabilities.
@@ -361,7 +360,7 @@ def _print(
         display.say(f"note: the files of {counted(omitted, 'more place')} are not listed")
 
 
-def show(console: Console, findings: Findings) -> None:
+def show(console: "Console", findings: Findings) -> None:
     """Print each sentence in its context, below its place and, if it is known, the probability that
     it answers.
     """
@@ -461,7 +460,7 @@ def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
     core = item.text.strip()
     lead, tail = item.text.partition(core)[::2]  # white space around the sentence
     parts = (item.before + lead, item.table_row or core, tail + item.after)
-    before, marked, after = map(display.printable, parts)
+    before, marked, after = map(printable, parts)
     whole = before + _OPEN + marked + _CLOSE + after
     if item.kind == "code":
         flowed = whole.strip("\n").replace("\t", _INDENT)

@@ -125,9 +125,6 @@ class PromptOptions:
         None
     )
 
-    def by_kind(self) -> dict[str, str]:
-        return given(query=self.prompt, document=self.document_prompt)
-
 
 Form = Literal["layout", "plain", "files", "jsonl", "json"]
 

@@ -26,10 +26,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from runnel import Embedder, Index, Reranker, SentenceRetriever
 from runnel.checks import expect_count
 from runnel.errors import InputError
+from runnel.models.embedder import Embedder
 from runnel.models.head import WITHOUT_TOKENS
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import (
     Document,
     Hit,
@@ -40,6 +42,7 @@ from runnel.records import (
     wording,
 )
 from runnel.search.filters import IDS, Condition, Filter
+from runnel.search.index import Index
 from runnel.search.pipeline import document_scores
 from runnel.search.records import DocumentRow
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Self
 
-from runnel import Embedder, Index, Reranker, SentenceRetriever, records
+from runnel import records
 from runnel.checks import expect_count, expect_text, refuse_when
 from runnel.errors import InputError, needing
 from runnel.integrations.calls import (
@@ -30,6 +30,10 @@ from runnel.integrations.calls import (
     search_results,
     shown,
 )
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 
 with needing("this needs haystack-ai", "haystack"):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from runnel import Embedder, Index, Reranker, SentenceRetriever, records
+from runnel import records
 from runnel.errors import InputError, needing
 from runnel.integrations.calls import (
     IndexTexts,
@@ -27,7 +27,11 @@ from runnel.integrations.calls import (
     search_results,
     shown,
 )
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.filters import Filter, conditions, matches
+from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 
 with needing("this needs langchain-core", "langchain"):

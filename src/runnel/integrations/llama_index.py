@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from runnel import Embedder, Index, Reranker, SentenceRetriever, records
+from runnel import records
 from runnel.checks import expect_choice, expect_count, expect_text, refuse_when
 from runnel.errors import needing
 from runnel.integrations.calls import (
@@ -31,8 +31,12 @@ from runnel.integrations.calls import (
     search_results,
     shown,
 )
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import trim
 from runnel.search.filters import Filter
+from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 from runnel.text.sentences import passage_bounds, read_sentences
 

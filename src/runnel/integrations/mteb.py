@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from runnel import Document, Embedder, Index, Reranker
 from runnel.errors import InputError, needing
 from runnel.files import digest
 from runnel.integrations.calls import filled_places, loaded
+from runnel.models.embedder import Embedder
 from runnel.models.model import Model
-from runnel.records import titled
+from runnel.models.reranker import Reranker
+from runnel.records import Document, titled
+from runnel.search.index import Index
 
 # mteb imports bitsandbytes, which then warns of kernels that it could not download
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

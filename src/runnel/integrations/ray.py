@@ -22,15 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from runnel import Embedder, Index, __version__
+from runnel import __version__
 from runnel.batching import grouped
 from runnel.checks import expect_count
 from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as, needing
+from runnel.models.embedder import Embedder
 from runnel.models.folder import BUILT_IN
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
-from runnel.search.index import Changes
+from runnel.search.index import Changes, Index
 from runnel.search.records import ContentHashes, DocumentRow, IndexSettings, OnCommit
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr

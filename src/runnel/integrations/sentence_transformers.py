@@ -27,13 +27,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from runnel import Embedder, Request, Reranker
 from runnel.checks import expect_count
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.integrations.calls import filled_places
+from runnel.models.embedder import Embedder
 from runnel.models.folder import LIBRARY_FOLDER, load_model
 from runnel.models.model import Job, Model
+from runnel.models.reranker import Reranker
+from runnel.request import Request
 from runnel.text.tokenizer import Tokenizer
 
 # imported below, it warns of kernels that it could not download

@@ -40,7 +40,7 @@ from runnel.search.records import (
     ScoredPassage,
     best_first,
 )
-from runnel.search.storage_errors import no_index_error, plain_errors, plainly
+from runnel.search.storage_errors import MAKING_INDEX, no_index_error, plain_errors, plainly
 from runnel.text.words import words_of
 
 with needing("this index needs qdrant-client", "qdrant"):
@@ -75,7 +75,7 @@ def _explained(uri: str, error: Exception) -> str:
     if getattr(error, "status_code", None) in (401, 403):
         return f"no access to {uri}; set QDRANT_API_KEY [{text}]"
     if "already exists" in text:
-        return f"another process is making an index at {uri}; repeat the call [{text}]"
+        return f"{MAKING_INDEX.format(uri=uri)} [{text}]"
     return f"{uri} refused the request: {text}; the next add() writes incomplete documents again"
 
 

@@ -10,6 +10,7 @@ from runnel.errors import RunnelError, StoreError
 from runnel.redaction import redact, showable
 
 _SOURCES = re.compile(r",? \(?\S+\.rs:\d+(:\d+)?\)?")  # places in LanceDB's source code
+MAKING_INDEX = "another process is making an index at {uri}; repeat the call"
 # text of an error of LanceDB -> what it means
 _CAUSES = (
     (
@@ -22,7 +23,7 @@ _CAUSES = (
         r"|too many concurrent writers",
         "another writer has changed {uri} in the meantime; nothing was written, repeat the call",
     ),
-    (r"already exists", "another process is making an index at {uri}; repeat the call"),
+    (r"already exists", MAKING_INDEX),
     (
         r"nosuchbucket|containernotfound",
         "the bucket of {uri} does not exist; create it first, or check the name",

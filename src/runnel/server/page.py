@@ -200,7 +200,7 @@ async def _streamed(
 
     def run(job: QueuedRequest) -> object:
         def progress(done: int, total: int | None) -> None:
-            job(done, total)
+            job.record(done)
             # the total is of the whole request: `total` may be of one of its texts
             loop.call_soon_threadsafe(
                 steps.put_nowait, {"done": done, "total": max(done, job.tokens)}

@@ -51,6 +51,10 @@ class QueuedRequest:
     def __call__(self, done: int, total: int | None) -> None:
         """Record the tokens read so far; raise Cancelled if the request has ended."""
         self.expect_wanted()
+        self.record(done)
+
+    def record(self, done: int) -> None:
+        """Record the tokens read so far."""
         self._work._record(self, done - self.read)
 
     def expect_wanted(self) -> None:

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.files import read_rows, write_rows
 from helpers.tiny import tiny_encoder
 
 from runnel.models.folder import BUILT_IN
-from tests.helpers.qa_files import read_rows, write_rows
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from helpers.files import write_rows
 from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import write_transformer
 
 from runnel import Embedder, Reranker
-from tests.helpers.qa_files import write_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 DOCUMENTS = {

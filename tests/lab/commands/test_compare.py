@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from tests.helpers.qa_files import write_rows
+from helpers.files import write_rows
 
 
 def result(folder, recall, *, queries=4, task="evidence", **groups):

@@ -4,22 +4,16 @@ import json
 
 import pytest
 from helpers.exams import color, follow, mill_set, rows
+from helpers.files import read_rows, write_rows
 from helpers.stub_endpoint import serve
 
 from runnel.lab.training.evidence import read_evidence
 from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizers import read_tokenizer
-from tests.helpers.qa_files import read_rows, write_rows
 
 BM25 = ("lab", "qa", "bm25", "mills.jsonl", "-k", 2, "--out", "out")
-
-
-@pytest.fixture
-def stub(monkeypatch):
-    with serve(follow) as one:
-        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
-        yield one
+rule = follow  # of `stub`
 
 
 @pytest.fixture

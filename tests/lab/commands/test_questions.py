@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from helpers.command_line import FakeRetriever
 from helpers.files import write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder
 from helpers.tiny import tiny_encoder
@@ -100,7 +99,6 @@ BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
 @pytest.fixture
 def ask(run, fake, tmp_path):
     retrieval._model.cache_clear()
-    fake.find = FakeRetriever()
     write_files(tmp_path / "docs", {"cats.txt": f"{CATS}\n", BIRD_FILE: f"{BIRDS}\n"})
 
     def evaluate(rows, *arguments, model="toy"):

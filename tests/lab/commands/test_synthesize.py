@@ -3,23 +3,16 @@
 import json
 
 import pytest
-from helpers.stub_endpoint import serve
+from helpers.files import read_rows, write_rows
 from helpers.synthesis import follow, story
 
 from runnel.lab.synthesis.examples import ask_structure
 from runnel.lab.synthesis.strategies import VERSION
 from runnel.lab.training.data import Dropped
 from runnel.lab.training.evidence import read_evidence
-from tests.helpers.qa_files import read_rows, write_rows
 
 LENGTHS = ("--lengths", "1000,1200")
-
-
-@pytest.fixture
-def stub(monkeypatch):
-    with serve(follow) as one:
-        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
-        yield one
+rule = follow  # of `stub`
 
 
 @pytest.fixture

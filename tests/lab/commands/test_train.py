@@ -4,11 +4,11 @@ import json
 import re
 
 import pytest
+from helpers.files import write_rows
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
 
 from runnel.commands import display
 from runnel.lab.training import recipes
-from tests.helpers.qa_files import write_rows
 
 
 def test_recipes_of_ones_own(run, tmp_path, monkeypatch):

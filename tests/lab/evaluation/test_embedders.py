@@ -8,12 +8,12 @@ import httpx2  # of openai
 import numpy as np
 import openai
 import pytest
+from helpers.files import write_rows
 from helpers.judged_tasks import results
 
 from runnel.errors import EndpointError
 from runnel.lab.evaluation import retrieval
 from runnel.lab.evaluation.retrieval import ApiEmbedder
-from tests.helpers.qa_files import write_rows
 
 WORDS = ("red", "blue", "cat", "dog")
 DOCUMENT = "A bird sang.\n\nThe red cat sat.\n\nA dog ran far away.\n\nThe blue bird flew."

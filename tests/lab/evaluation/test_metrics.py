@@ -80,7 +80,7 @@ def test_compare():
     chance = compare(a, rng.permutation(a))
     assert chance.p > 0.5 and chance.low < 0 < chance.high
     assert compare([0.0], [1.0]).p == 1  # one query proves nothing
-    """All three differences are positive: two of eight sign patterns are as extreme."""
+    # all three differences are positive: two of eight sign patterns are as extreme
     assert compare([0, 0, 0], [1, 2, 3]).p == pytest.approx(0.25, abs=0.02)
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.files import write_rows
 from helpers.places import answering, place
 
 from runnel.errors import InputError
@@ -13,7 +14,6 @@ from runnel.lab.evaluation.own import DEPTH, ask, locate, read_questions, values
 from runnel.models.scored import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
-from tests.helpers.qa_files import write_rows
 
 PAGES = json.dumps(
     {

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.files import write_files, write_rows
 from helpers.tiny import tiny_model
+from helpers.tokenizers_for_tests import build
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.training.corpus import Texts, read_corpus, read_queries
@@ -21,7 +22,6 @@ from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.triples import read_triples
 from runnel.records import Document
 from runnel.text.sentences import read_spans
-from tests.helpers.tokenizers_for_tests import build
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_documents_without_text_and_copies(beir):
     triples, dropped = kept(beir)
     assert triples == [("query s", (B,), ())]
     assert dropped == {"examples without a positive": 2, "empty positive texts": 2}
-    """Two ids with one text: common in corpora, so no error, but no negative either."""
+    # two ids with one text: common in corpora, so no error, but no negative either
     with (beir / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "a2", "title": "A", "text": "text a"}\n')
     write(beir / "qrels" / "train.tsv", "q\t0\ta\t1", "q\t0\ta2\t0", "q\t0\tb\t0")
@@ -367,7 +367,7 @@ def test_evidence_that_is_dropped(tmp_path, caplog):
         "1 examples with an empty query" in caplog.text
         and "1 examples with an empty document" in caplog.text
     )
-    """All evidence must lie there: one span across its border is enough to leave an example out."""
+    # all evidence must lie there: one span across its border is enough to leave an example out
     spans = {
         "first": [[0, 2], [2, 3]],
         "across": [[6, 7], [5, 8]],
@@ -390,9 +390,11 @@ def test_evidence_that_is_dropped(tmp_path, caplog):
     )
 
 
+PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
 def test_the_examples_of_the_page(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-    files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
     for name, content in files.items():
         write(tmp_path / name, content.rstrip("\n"))
     assert len(files) == 7
@@ -400,7 +402,7 @@ def test_the_examples_of_the_page(tmp_path):
         one.reply
         for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))
     ] == ["ANSWER: 15 years"]
-    assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
+    assert next(read_evidence(tmp_path / "evidence.jsonl")).spans == ((17, 36),)
     for name in files.keys() - {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}:
         triples = list(
             read_triples(
@@ -418,8 +420,7 @@ def test_the_examples_of_the_page(tmp_path):
 
 
 def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"^```python\n(import json\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (program,) = re.findall(r"^```python\n(import json\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     passages = {
         kind: [{"docid": "1", "title": kind, "text": '"text'}]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from helpers.evidence_examples import arguments
 from helpers.exams import follow
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.stub_endpoint import serve
 from helpers.tiny import byte_level_model
 from helpers.tiny_training import BACKBONES, training_model

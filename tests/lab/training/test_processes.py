@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from helpers.evidence_examples import examples
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.tiny import tiny_model
 from helpers.tiny_examples import tiny_recipe
 
@@ -64,12 +64,10 @@ def test_rows_of_several_processes_are_those_of_one(tmp_path, monkeypatch, few):
     SentenceData.write(tmp_path / "a.arrow", model, made, tokens=(40, 90), seed=1)
     one, other = (Dataset.from_file(str(tmp_path / f"{name}.arrow"))[:] for name in "ab")
     assert one == other
-    # what is read on access, without a tokenizer
-    monkeypatch.setattr(ItemMaker, "read", None)
-    monkeypatch.setattr(ItemMaker, "encode_query", None)
-    assert [item.tokens for _, item in map(several.__getitem__, range(9))] == one["tokens"]
-    monkeypatch.undo()
-    monkeypatch.setattr(processes, "CHUNK", 2)
+    with monkeypatch.context() as patch:  # what is read on access, without a tokenizer
+        patch.setattr(ItemMaker, "read", None)
+        patch.setattr(ItemMaker, "encode_query", None)
+        assert [item.tokens for _, item in map(several.__getitem__, range(9))] == one["tokens"]
     monkeypatch.setattr(processes, "ALONE", 1)
     bad = [*made, Evidence("cat", "", (), "x19")]
     with pytest.raises(InputError, match="evidence example x19: "):

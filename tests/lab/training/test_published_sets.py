@@ -5,10 +5,8 @@ that it names.
 import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
@@ -53,12 +51,7 @@ def test_the_table_has_the_files_of_the_recipes():
 @pytest.mark.parametrize("name", table())
 def test_sample_rows_of_each_set_are_read(tmp_path, name, kind):
     row = {column: SAMPLES[column] for column in table()[name]}
-    path = tmp_path / name
-    if kind == "jsonl":
-        write_rows(path, [row, row])
-    else:
-        path = path.with_suffix(".parquet")
-        pyarrow.parquet.write_table(pa.Table.from_pylist([row, row]), path)
+    path = write_rows((tmp_path / name).with_suffix(f".{kind}"), [row, row])
     triple, _ = read_triples(path)
     if name.startswith("qasper"):
         part = path.stem.removeprefix("qasper_")

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
 from helpers.tiny_training import read_metrics, stopped_after
 from safetensors import SafetensorError

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from datasets import Dataset
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.tiny import tiny_encoder
 from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 

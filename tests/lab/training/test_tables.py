@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from helpers.evidence_examples import examples
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.texts import repeat
 from helpers.tiny import tiny_model
 from helpers.tiny_training import make_item

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.qa_files import write_rows
+from helpers.files import write_rows
 from helpers.tiny import tiny_encoder
 from helpers.tiny_training import read_metrics, stopped_after
 

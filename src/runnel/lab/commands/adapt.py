@@ -48,15 +48,13 @@ def adapt(
     result = adapt_model(
         sources, to, model=model, dev=dev, exclude=exclude or (), limit=limit, seed=seed
     )
-    if as_json:
-        display.print_json(result)
-    else:
-        for name, gain in result["measured"].items():
-            display.print_text(
-                f"{name}: recall@10 {gain['a']:.4f} before, {gain['b']:.4f} after, difference"
-                f" {gain['difference']:+.4f} (95 % interval {gain['low']:+.4f} to"
-                f" {gain['high']:+.4f}; {counted(gain['queries'], 'question')})"
-            )
-        if result["model"]:
-            display.print_text(f"{result['model']}: use it with runnel find -m {result['model']}")
+    lines = [
+        f"{name}: recall@10 {gain['a']:.4f} before, {gain['b']:.4f} after, difference"
+        f" {gain['difference']:+.4f} (95 % interval {gain['low']:+.4f} to"
+        f" {gain['high']:+.4f}; {counted(gain['queries'], 'question')})"
+        for name, gain in result["measured"].items()
+    ]
+    if result["model"]:
+        lines.append(f"{result['model']}: use it with runnel find -m {result['model']}")
+    display.print_facts(as_json, result, *lines)
     return 0 if result["model"] else 1

@@ -77,17 +77,16 @@ def mine(
         model=model,
         run=run,
         bm25=parameters.given(**asdict(bm25)),
-        prompts=prompts.by_kind(),
+        prompts=parameters.given(query=prompts.prompt, document=prompts.document_prompt),
         corpus=corpus,
         queries=queries,
         exclude=exclude or (),
         vectors_path=vectors,
     )
-    if as_json:
-        display.print_json({"out": str(to), **counts})
-    else:
-        display.print_text(
-            f"{to}: {counted(counts['examples'], 'example')},"
-            f" {counted(counts['drawn'], 'negative')} drawn"
-        )
+    display.print_facts(
+        as_json,
+        {"out": str(to), **counts},
+        f"{to}: {counted(counts['examples'], 'example')},"
+        f" {counted(counts['drawn'], 'negative')} drawn",
+    )
     return 0

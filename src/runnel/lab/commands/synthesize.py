@@ -2,6 +2,7 @@
 from structure.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,10 +84,7 @@ def synthesize(
         model=model,
         prompts=prompts,
     )
-    if as_json:
-        display.print_json(report)
-    else:
-        _print_counts(report, to / f"{strategy}.jsonl")
+    display.print_facts(as_json, report, *_lines(report, to / f"{strategy}.jsonl"))
     return 0 if report["examples"] and not report["stopped"] else 1
 
 
@@ -104,14 +102,13 @@ def _from_structure(
     report = ask_structure(
         sources, to, limit=limit, seed=seed, language=language, exclude=exclude or ()
     )
-    if as_json:
-        display.print_json(report)
-    else:
-        counts = [f"{count:,} {name}" for name, count in report["examples_by_strategy"].items()]
-        display.print_text(
-            f"{to / 'structure.jsonl'}: {counted(report['examples'], 'example')} from"
-            f" {counted(report['parts'], 'part')} of documents ({', '.join(counts) or 'none'})"
-        )
+    counts = [f"{count:,} {name}" for name, count in report["examples_by_strategy"].items()]
+    display.print_facts(
+        as_json,
+        report,
+        f"{to / 'structure.jsonl'}: {counted(report['examples'], 'example')} from"
+        f" {counted(report['parts'], 'part')} of documents ({', '.join(counts) or 'none'})",
+    )
     return 0 if report["examples"] else 1
 
 
@@ -125,21 +122,21 @@ def _numbers(text: str) -> tuple[int, ...]:
         ) from error
 
 
-def _print_counts(report: dict[str, Any], path: Path) -> None:
+def _lines(report: dict[str, Any], path: Path) -> Iterator[str]:
     counts = [
         f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items()
     ]
-    display.print_text(
+    yield (
         f"{path}: {counted(report['examples'], 'example')} from"
         f" {counted(report['subsequences'], 'subsequence')} ({', '.join(counts)})"
     )
     used = report["used"]
-    display.print_text(
+    yield (
         f"{counted(used['requests'], 'request')}, {counted(used['prompt_tokens'], 'token')} read,"
         f" {used['completion_tokens']:,} written"
     )
     if rate := report["per_million_examples"]:
-        display.print_text(
+        yield (
             f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read,"
             f" {rate['output_tokens'] / 1e6:,.0f} million written"
         )

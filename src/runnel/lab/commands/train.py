@@ -67,18 +67,17 @@ def train(
         display.say(f"note: {folder} is finished already")
     if os.environ.get("RANK", "0") != "0":  # one of several processes speaks for all
         return 0
-    if as_json:
-        display.print_json(asdict(summary))
-        return 0
     held_out = "".join(
         f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items()
     )
     losses = " to ".join(
         dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss))
     )
-    display.print_text(
+    display.print_facts(
+        as_json,
+        asdict(summary),
         f"{summary.model}: {counted(summary.steps, 'step')}, loss {losses}{held_out}; "
-        f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
+        f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s",
     )
     return 0
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.exams import follow, mill_set
-from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
 from runnel.lab.evaluation.evidence import by_parts
@@ -39,12 +38,7 @@ def test_excerpts_are_in_document_order_with_their_gaps_marked(spans, text):
 
 TOKENIZER = read_tokenizer(BUILT_IN["pocket"])
 BM25 = by_parts(bm25_scorer)
-
-
-@pytest.fixture
-def stub():
-    with serve(follow) as one:
-        yield one
+rule = follow  # of `stub`
 
 
 def found(data, choose):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers.files import write_rows
 
 from runnel.errors import InputError
 from runnel.generation.endpoint import Reply
 from runnel.lab.evaluation.qa import judging
-from tests.helpers.qa_files import write_rows
 
 
 @pytest.mark.parametrize(

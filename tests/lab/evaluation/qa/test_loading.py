@@ -8,13 +8,31 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.files import write_files
+from helpers.files import write_files, write_rows
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.evaluation.qa.loading import SETS, SUITES, Fields, QaDocument, read_qa_sets
-from tests.helpers.qa_files import ATTIC, CELLAR, read_one, shown, write_rows
+from runnel.lab.evaluation.qa.loading import (
+    SETS,
+    SUITES,
+    Fields,
+    QaDocument,
+    QaSet,
+    read_qa_sets,
+)
 
+ATTIC = "The letters are in the attic. Ada found them in 1912."
+CELLAR = "The wine is in the cellar. Nobody has counted it."
 ROW = {"input": "Where?", "context": ATTIC, "answers": ["in the attic"]}
+
+
+def read_one(path: Path) -> QaSet:
+    (one,) = read_qa_sets(path)
+    return one
+
+
+def shown(one: QaSet) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Return (id, document, question, answers) of a set's questions."""
+    return [(q.id, one.documents[q.document].text, q.question, q.answers) for q in one.questions]
 
 
 def names(path, *only):
