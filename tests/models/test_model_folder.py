@@ -206,6 +206,10 @@ def test_a_model_may_have_tensors_of_another(tmp_path: Path) -> None:
         describe_model(str(folder))["parameters"]
         == describe_model(str(tmp_path / "other"))["parameters"]
     )
+    assert list(describe_model(str(folder))["files"]) == [
+        "../other/model.safetensors",
+        "model.safetensors",
+    ]
     load_model(folder).save(tmp_path / "again")  # with a copy of its own
     shutil.rmtree(tmp_path / "other")
     assert np.allclose(Embedder.load(tmp_path / "again").encode(text), vectors[0], atol=1e-6)

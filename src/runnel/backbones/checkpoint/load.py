@@ -17,7 +17,7 @@ an error.
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -117,8 +117,12 @@ def _shared_weights(folder: Path) -> dict[str, Stored]:
             raise CheckpointError(
                 f"{folder.parent / other} lacks {some(missing)}, which {folder} shares"
             )
-        tensors |= {name: held[name] for name in names}
-        tensors |= {scale: held[scale] for name in names if (scale := f"{name}.scale") in held}
+        wanted = {*names, *(f"{name}.scale" for name in names)}
+        tensors |= {
+            name: replace(tensor, file=f"../{other}/{tensor.file}")
+            for name, tensor in held.items()
+            if name in wanted
+        }
     return tensors
 
 
