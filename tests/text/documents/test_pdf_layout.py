@@ -790,6 +790,21 @@ def test_the_ligatures_of_a_font_tell_the_width_of_others(read):
     assert document.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("drawn", "text"),
+    [
+        ("A term is de\256ned here.", "A term is defined here."),
+        ("The \256rst de\256ned \256elds", "The first defined fields"),
+        ("The rate of \257ow was low.", "The rate of flow was low."),
+        ("Terms are de\256ned as a full list.", "Terms are defined as a full list."),
+        ("The \320omas mill", "The Thomas mill"),
+        ("It is his list.", "It is his list."),
+    ],
+)
+def test_a_single_ligature_is_restored_if_another_narrow_letter_tells_widths(read, drawn, text):
+    assert read([[Placed(60, 700, drawn, font="F4")]]).text == text
+
+
 # ---- pictures ------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ from functools import cached_property, reduce
 from itertools import pairwise
 from math import atan2, hypot, inf, pi, remainder, sin, tan
 from operator import attrgetter, itemgetter
-from statistics import median, mode
+from statistics import median, median_low, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,8 +122,10 @@ _WORD_SPACE = 1.7  # the least space between two words, in spaces between letter
 # ---- ligatures whose character is lost
 # by the letter that a font maps a ligature to, its last one: the ligatures that it may be
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
+# letters about as wide as "i" and "l": they tell the width of these where a ligature is the only one
+_NARROW = "ilft"
 # runs of these letters, and of those before them, whose widths tell how wide a ligature must be
-_LOST_LETTERS = re.compile("[ilfhT]+")
+_LOST_LETTERS = re.compile("[ilfthT]+")
 _LEAST_LIGATURE_WIDTH = 1.6  # in widths of its letter
 _TIGHTNESS = 0.93  # the usual width, in sums of the widths of the letters that it is made of
 _OTHER_WIDTH = 0.2  # the least difference, a share of the width, from which it is no known ligature
@@ -616,13 +618,14 @@ class _Reader:
         passes: the first, from the narrowest letter on, learns this for each font; the last writes,
         from the end of a word on, so that the places before stay right.
         """
-        usual = {key: median(widths) for key, widths in self.widths.items()}
+        usual = {key: median_low(widths) for key, widths in self.widths.items()}
         tightness: dict[str, float] = {}  # by font
         for writes in (False, True):
             wide = reversed(self.wide) if writes else sorted(self.wide, key=itemgetter(2))
             for word, place, width in wide:
                 letter = word.text[place : place + 1]
-                own = usual.get((word.font, letter), width)
+                alike = _NARROW if letter in "il" else letter
+                own = min(usual.get((word.font, other), width) for other in alike)
                 if letter not in _LOST or width <= _LEAST_LIGATURE_WIDTH * own:
                     continue
                 before = usual.get((word.font, _LOST[letter][0][0]), own)
