@@ -99,7 +99,7 @@ class Numbering:
         return None
 
     def next_inside(self, field: str, instance: str, level: int) -> str:
-        """Count a field in a paragraph, such as "LISTNUM NumberDefault \\l 2"; return its number.
+        r"""Count a field in a paragraph, such as "LISTNUM NumberDefault \l 2"; return its number.
         Without a name it is in the paragraph's list, if there is one, one level deeper.
 
         Args:
