@@ -408,6 +408,8 @@ def test_each_line_of_calendars_recipes_of_images_and_glossaries_is_an_entry(tex
         ),
         ("====  ===\nName  Age\n====  ===\nAna   30\n      x\nBob   41\n====  ===", ("Name Age",)),
         ("+---+---+\n| A | 3 |\n+---+---+\n| B | 4 |\n+---+---+", ()),
+        # as pandoc, PowerShell and sqlcmd print it
+        ("Name  Age\n----  ---\nAna   30\n      x\nBob   41\n", ("Name Age",)),
         # what MySQL and psql print
         (
             "+-----+-----+\n| N   | Age |\n+-----+-----+\n| Ana |  30 |\n| Bob |  41 |\n+-----+-----+",

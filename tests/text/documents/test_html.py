@@ -254,6 +254,13 @@ PROSE = repeat("A sentence of a page that a table places beside its menu. ", 20)
         ),
         ("<tr><td rowspan=9999 colspan=9999>a<td>b", [("row", "a | b")]),
         ("<tr><tr><td><td><tr>", []),
+        (
+            "<td>Water sold<br><b>4.2 million</b><br>in 2026<td>Leaks<br><b>12 %</b><br>of all",
+            [
+                ("paragraph", "Water sold\n4.2 million\nin 2026"),
+                ("paragraph", "Leaks\n12 %\nof all"),
+            ],
+        ),
     ],
 )
 def test_tables_that_place_text_on_the_page_are_no_rows(table, blocks):

@@ -764,6 +764,25 @@ def test_a_page_of_hidden_text_beside_a_picture_is_reported(read):
         read([[Placed(60, 900, "off"), Placed(60, 500, "white", before="1 g")]])
 
 
+@pytest.mark.parametrize("large", [0, 1])
+def test_cards_beside_each_other_are_read_card_by_card(read, large):
+    cards = [
+        ["Water sold", "4.2 million", "cubic meters in 2026"],
+        ["Pipes replaced", "31 km", "of 900 km in all"],
+        ["Leaks", "12 %", "of all water"],
+    ]
+    heights = [24 if at == large else 10 for at in range(3)]
+    page = [
+        Placed(60 + 180 * column, 500 - 26 * at, card[at], size=heights[at])
+        for at in range(3)
+        for column, card in enumerate(cards)
+    ]
+    document = read([[*column(60, EAST), *page]])
+    assert shown(document)[1:] == [("row", " | ".join(card)) for card in cards]
+    page = [piece._replace(size=10) for piece in page]
+    assert ("row", "4.2 million | 31 km | 12 %") in shown(read([page]))
+
+
 def test_ligatures_that_the_font_maps_to_their_last_letter_are_restored(read):
     lines = [
         "A term is de\256ned in the \256rst list of",

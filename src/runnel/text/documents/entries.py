@@ -184,9 +184,10 @@ _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
 # a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ====", of
-# psql "----+----"
+# pandoc and PowerShell "---- ----", of psql "----+----"
 _RULE = re.compile(
-    r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++|-{2,}+(?:\+-{2,}+)++)\s*+"
+    r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++"
+    r"|-{2,}+(?:(?:\+|[ \t]++)-{2,}+)++)\s*+"
 )
 _CELL = re.compile(r"\s*\|[ \t]*[^\s|]")  # the first one, with text
 _BAR = re.compile(r"(?<!\\)\|")
@@ -281,8 +282,8 @@ class Entries:
         first of the numbered cases that holds decides.
         """
         # 1. A table that is drawn.
-        if rules := [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]:
-            return sorted(_table(lines, rules))
+        if table := drawn_table(lines):
+            return table
         # 2. A chat whose times have lines of their own; another chat or a log; changes of files.
         if self.log == "below":
             times = (n for n, line in enumerate(lines) if _sign(line) == "below")
@@ -351,6 +352,14 @@ def _sign(line: str) -> str | None:
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
 
 
+def drawn_table(lines: Sequence[str]) -> list[Entry]:
+    """Return what is above a table that is drawn, the lines drawn in it, and its rows; []: none is
+    drawn.
+    """
+    rules = [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]
+    return sorted(_table(lines, rules)) if rules else []
+
+
 def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
     """Yield what is above a table, the lines drawn in it (`rules`), and its rows.
 
@@ -358,8 +367,10 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
     lines around it, above a double one.
     """
     drawn = lines[rules[0]].lstrip()[0]
+    is_psql = drawn == "-" and "+" in lines[rules[0]]
+    by_spaces = drawn in "-=" and not is_psql  # no bars are between cells
     begin = next(n for n, line in enumerate(lines) if n in rules or line.lstrip().startswith("|"))
-    begin = max(0, begin - (drawn == "-"))  # the names of psql have no line above them
+    begin = max(0, begin - (drawn == "-"))  # the names of psql and PowerShell have no line above
     if begin:
         yield Entry(0, begin, "paragraph")
     yield from (Entry(rule, rule + 1, "contents") for rule in rules)
@@ -372,6 +383,9 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
         and rules[2] - rules[1] > 2
         and all(map(_CELL.match, lines[rules[1] + 1 : rules[2]]))
     )
+    # A line without a cell in the first column, whose end this is, continues the line above it; not
+    # in psql, where it has an empty cell.
+    column = len(lines[rules[0]]) - len(lines[rules[0]].lstrip().lstrip("-=")) if by_spaces else 1
     lead: tuple[str, ...] = ()
     if len(bands) > 1 and (not is_grid or "=" in lines[bands[0][1]]):
         yield Entry(*bands[0], "heads")
@@ -383,12 +397,10 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
     for first, last in bands:
         inner = () if is_grid else range(first + 1, last)
         starts = (
-            n
-            for n in inner
-            if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace() or drawn == "-"
+            n for n in inner if lines[n].lstrip()[0] == "|" or lines[n][:column].strip() or is_psql
         )
         for start, end in pairwise([first, *starts, last]):
-            if drawn == "=" or _BAR.search(lines[start]):
+            if by_spaces or _BAR.search(lines[start]):
                 yield Entry(start, end, "row", lead=lead)
             else:
                 yield Entry(start, end)  # "(2 rows)"

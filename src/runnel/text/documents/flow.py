@@ -114,6 +114,11 @@ class TableCell:
         )
 
     @property
+    def has_lines(self) -> bool:
+        """Whether it has several lines that the file separates."""
+        return "\n" in "\n".join(piece.text.strip() for piece in self.pieces)
+
+    @property
     def is_long(self) -> bool:
         most = _LONG_PARAGRAPH if len(self.pieces) < _SEVERAL else _LONG_PARAGRAPHS
         return sum(len(piece.text) for piece in self.pieces) > most
@@ -209,7 +214,8 @@ class TableBlock:
 
     def is_layout(self) -> bool:
         """Return whether the table only places text on the page: it has one column, or the marks
-        of a list before its items, or blocks in a cell, or prose in half of its rows.
+        of a list before its items, or several lines in all of its cells (cards beside each other),
+        or blocks in a cell, or prose in half of its rows.
         """
         if self.is_sheet:
             return False
@@ -220,7 +226,9 @@ class TableBlock:
             return True
         named = self.caption or any(row.head for row in self.rows)
         return not named and all(
-            len(cells) < 2 or (len(cells) == 2 and _MARKER.fullmatch(cells[0].text))
+            len(cells) < 2
+            or (len(cells) == 2 and _MARKER.fullmatch(cells[0].text))
+            or all(cell.has_lines for cell in cells)
             for cells in (row.filled for row in self.rows)
         )
 

@@ -63,6 +63,7 @@ _LEAST_GOING_ON = 0.4  # the least share of lines of a column of prose that go o
 _LONG_LINE = 4  # the least words of a line of prose beside several columns, on average
 # ---- tables
 _CELL_STEP = 1.6  # the largest distance of two lines of a cell
+_LARGE = 1.5  # the least height of the number of a card, in heights of its other lines
 _CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
 # ---- paragraphs
 _LOOSE_STEP = 1.3  # the least distance of lines of two paragraphs, in units of the usual distance
@@ -844,6 +845,19 @@ class _GapTable(Table):
             for whole, cell in zip(self.rows[-1], cells[number], strict=True):
                 whole += cell
         self.words = _words(lines[self.first : self.last])
+        if self._are_cards():
+            self.rows = [list(card) for card in zip(*self.rows, strict=True)]
+
+    def _are_cards(self) -> bool:
+        """Return whether the columns are cards, which are read one after the other: each has a
+        large number, or words, with a title and a text.
+        """
+        heights = [median(line.height for cell in row for line in cell) for row in self.rows]
+        if not 1 < len(heights) < _FEW:
+            return False
+        large = self.rows[heights.index(max(heights))]
+        second, first = sorted(heights)[-2:]
+        return all(large) and first > _LARGE * second
 
     def _belongs(
         self, line: _Row, above: _Row, cells: list[list[Line]], columns: Sequence[Gap]
