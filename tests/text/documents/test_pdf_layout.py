@@ -783,6 +783,56 @@ def test_cards_beside_each_other_are_read_card_by_card(read, large):
     assert ("row", "4.2 million | 31 km | 12 %") in shown(read([page]))
 
 
+def split_table(rest, *, repeated):
+    """Two pages with a table whose last row on the first page goes on in the row `rest`."""
+    heads = [Placed(60, 700, "Well"), Placed(180, 700, "Finding"), Placed(360, 700, "Remedy")]
+    rows = [
+        (
+            "W-1",
+            ("The cap is loose and lets", "water in when it rains."),
+            ("Seal the cap with tar.",),
+        ),
+        ("W-2", ("The pipe leaks where it", "meets the wall of the"), ("Weld the pipe and test",)),
+    ]
+    below = [
+        rest,
+        ("W-3", ("The lid is broken.",), ("Buy a new lid.",)),
+        ("W-4", ("There is no water.",), ("Drill deeper.",)),
+    ]
+
+    def page(rows, named):
+        y = 700
+        pieces = [piece._replace(font="F2") for piece in heads if named]
+        for label, *cells in rows:
+            y -= 22
+            pieces.append(Placed(60, y, label or " "))
+            for x, lines in zip((180, 360), cells, strict=True):
+                pieces += column(x, lines, y, 13)
+            y -= 13
+        return pieces
+
+    return [page(rows, True), page(below, repeated)]
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_a_row_that_is_split_by_the_end_of_a_page_is_joined(read, repeated):
+    first = "W-1 | The cap is loose and lets water in when it rains. | Seal the cap with tar."
+    begin = "W-2 | The pipe leaks where it meets the wall of the"
+    last = "W-3 | The lid is broken. | Buy a new lid."
+    for rest, second in (
+        ((("well.",), ()), f"{begin} well. | Weld the pipe and test"),
+        (
+            (("well, so that", "it is wet."), ("it.",)),
+            f"{begin} well, so that it is wet. | Weld the pipe and test it.",
+        ),
+    ):
+        document = read(split_table(("", *rest), repeated=repeated))
+        texts = [text for kind, text in shown(document) if kind == "row"]
+        assert texts[:3] == [first, second, last] and len(texts) == 4
+    document = read(split_table(("", ("The well is wet.",), ("Dry it.",)), repeated=repeated))
+    assert "| The well is wet. | Dry it." in [text for _, text in shown(document)]
+
+
 def test_ligatures_that_the_font_maps_to_their_last_letter_are_restored(read):
     lines = [
         "A term is de\256ned in the \256rst list of",
