@@ -618,14 +618,17 @@ class _Reader:
         passes: the first, from the narrowest letter on, learns this for each font; the last writes,
         from the end of a word on, so that the places before stay right.
         """
-        usual = {key: median_low(widths) for key, widths in self.widths.items()}
+        usual = {key: median(widths) for key, widths in self.widths.items()}
+        for font, letter in usual:
+            if letter in "il":
+                alike = [usual.get((font, other), 0.0) for other in _NARROW]
+                usual[font, letter] = min(usual[font, letter], median_low(filter(None, alike)))
         tightness: dict[str, float] = {}  # by font
         for writes in (False, True):
             wide = reversed(self.wide) if writes else sorted(self.wide, key=itemgetter(2))
             for word, place, width in wide:
                 letter = word.text[place : place + 1]
-                alike = _NARROW if letter in "il" else letter
-                own = min(usual.get((word.font, other), width) for other in alike)
+                own = usual.get((word.font, letter), width)
                 if letter not in _LOST or width <= _LEAST_LIGATURE_WIDTH * own:
                     continue
                 before = usual.get((word.font, _LOST[letter][0][0]), own)
