@@ -866,7 +866,6 @@ def test_the_ligatures_of_a_font_tell_the_width_of_others(read):
         ("The \256rst de\256ned \256elds", "The first defined fields"),
         ("The rate of \257ow was low.", "The rate of flow was low."),
         ("Terms are de\256ned as a full list.", "Terms are defined as a full list."),
-        ("The \320omas mill", "The Thomas mill"),
         ("It is his list.", "It is his list."),
     ],
 )

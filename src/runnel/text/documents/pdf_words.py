@@ -122,7 +122,8 @@ _WORD_SPACE = 1.7  # the least space between two words, in spaces between letter
 # ---- ligatures whose character is lost
 # by the letter that a font maps a ligature to, its last one: the ligatures that it may be
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
-# letters about as wide as "i" and "l": they tell the width of these if all others are ligatures
+# Letters about as wide as each other: most tell the width of "i" and "l" on a page whose only ones
+# are ligatures.
 _NARROW = "ilft"
 # runs of these letters, and of those before them, whose widths tell how wide a ligature must be
 _LOST_LETTERS = re.compile("[ilfthT]+")
