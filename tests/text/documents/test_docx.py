@@ -732,3 +732,14 @@ def test_web_pages_that_word_would_insert_are_read_and_other_files_reported(tmp_
     document = read_zip(read_docx, tmp_path / "a.docx")
     assert texts(document) == ["Before.", "The gate code is 7741.", "After."]
     assert ["chunk.rtf" in warning for warning in document.warnings] == [True]
+
+
+def test_spaces_before_the_label_of_a_row_put_it_below_another(tmp_path):
+    table = row("House", "Rent", properties=HEADER) + "".join(
+        row(label, value)
+        for label, value in (("North", ""), ("   Birch", "9"), ("   Elm", "4"), ("South", "5"))
+    )
+    labels = ["House", "North", "North, Birch", "North, Elm", "South"]
+    assert [
+        text.partition(" |")[0] for text in texts(read(tmp_path, f"<w:tbl>{table}</w:tbl>"))
+    ] == labels

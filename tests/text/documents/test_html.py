@@ -436,3 +436,18 @@ def test_styles_of_the_page_raise_marks_of_notes():
     assert html(style + page).text == "Built in 1931[4], x2."
     off = "<style>.n { vertical-align: baseline }</style>"
     assert "[" not in html(style + off + page).text
+
+
+def test_spaces_that_a_browser_shows_put_the_label_of_a_row_below_another():
+    labels = (
+        "North",
+        "&nbsp;&nbsp;Birch",
+        "\n &nbsp; &nbsp;Elm",
+        "  South",
+        " &nbsp;&nbsp;Oak",
+        "Sum",
+    )
+    rows = "".join(f"<tr><td>{label}</td><td>{at}</td></tr>" for at, label in enumerate(labels))
+    document = html(f"<table><tr><th>House<th>Rent</tr>{rows}</table>")
+    texts = [text.partition(" | ")[0] for kind, text in shown(document) if kind == "row"]
+    assert texts == ["North", "North, Birch", "North, Elm", "South", "Oak", "Sum"]

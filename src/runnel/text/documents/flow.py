@@ -33,6 +33,7 @@ _LONG_PARAGRAPHS = 400
 _SEVERAL = 3
 _MOST_SPANNED = 1000  # the most columns or rows of a merged cell
 _MOST_REPEATED = 10_000  # characters of all copies of a merged cell's value
+_LEAST_INDENT = 2  # spaces before the label of a row below another one
 _MOST_TITLES = 3  # rows of one cell above a table; more are a list
 # the mark or the number of an item, alone in its cell: a bullet, "[x]", "2.", "iv)", "(a)", "1.2"
 _MARKER = re.compile(
@@ -98,6 +99,12 @@ class TableCell:
     @property
     def text(self) -> str:
         return " ".join(" ".join([piece.text for piece in self.pieces]).split())
+
+    @property
+    def indent(self) -> int:
+        """The width of the space before its text."""
+        text = self.pieces[0].text if self.pieces else ""
+        return len(text) - len(text.lstrip())
 
     @property
     def level(self) -> int | None:
@@ -241,7 +248,8 @@ class TableBlock:
             marker = row.filled[0].text if len(row.filled) == 2 else ""
             item = pieces[1] if _MARKER.fullmatch(marker) else None
             if isinstance(item, FlowBlock):
-                shown = item.text if _BULLET.match(marker) else f"{marker} {item.text}"
+                words = item.text.lstrip()
+                shown = words if _BULLET.match(marker) else f"{marker} {words}"
                 kind = "item" if item.level is None else item.kind
                 pieces[:2] = [item._replace(text=shown, kind=kind)]
             yield from pieces
@@ -391,6 +399,7 @@ def _add_lines(
     """
     heads = sum(line.has_names for line in lines)
     heads = heads or count_names([_cells(line.values, columns, head=True) for line in lines])
+    _complete_labels(lines[heads:], columns[0])
     rows = [_cells(line.values, columns, head=n < heads) for n, line in enumerate(lines)]
     captions = []
     for line in lines:
@@ -399,6 +408,25 @@ def _add_lines(
             caption = caption.rpartition(words[0])[0] + " ".join(words)
         captions.append(caption)
     add_rows(canonical, rows, [line.page for line in lines], heads=heads, captions=captions)
+
+
+def _complete_labels(lines: Sequence[TableRow], column: int) -> None:
+    """Put before the label of a row, in the first column, those that it is indented below: "North,
+    Birch". A row with values is above others only if the next two rows are deeper: one may be a
+    sum.
+    """
+    above: list[tuple[int, str]] = []  # indents and labels
+    indents = [line.filled[0].indent if line.filled else 0 for line in lines]
+    for number, line in enumerate(lines):
+        label = line.values[0]
+        indent = indents[number]
+        if label.start != column:
+            continue
+        above = [(other, text) for other, text in above if other + _LEAST_INDENT <= indent]
+        line.values[0] = label._replace(text=", ".join([*(text for _, text in above), label.text]))
+        below = [other >= indent + _LEAST_INDENT for other in indents[number + 1 : number + 3]]
+        if len(line.values) == 1 or below == [True, True]:
+            above.append((indent, label.text.rstrip(" :")))
 
 
 def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> list[str]:
