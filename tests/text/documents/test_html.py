@@ -451,3 +451,10 @@ def test_spaces_that_a_browser_shows_put_the_label_of_a_row_below_another():
     document = html(f"<table><tr><th>House<th>Rent</tr>{rows}</table>")
     texts = [text.partition(" | ")[0] for kind, text in shown(document) if kind == "row"]
     assert texts == ["North", "North, Birch", "North, Elm", "South", "Oak", "Sum"]
+
+
+def test_a_line_that_ends_with_a_colon_is_the_caption_of_the_table_below_it():
+    table = "<table><tr><th>House<th>Rent<tr><td>Birch<td>400</table>"
+    named = {"Birch | 400": ("The rents are", "House", "Rent")}
+    assert leads(html(f"<p>The rents are: </p>{table}<p>Notes:</p>")) == named
+    assert leads(html(f"<p>It was so.</p>{table}<p>Notes:</p>"))["Birch | 400"][0] == ""

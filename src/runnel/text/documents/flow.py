@@ -58,6 +58,7 @@ _CAPTION = re.compile(
     r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
     r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
 )
+_INTRODUCTION = re.compile(r"[^\n]{1,200}:\s*\Z")  # "The rents are:", above a table
 # the beginning of a caption that is not a table's
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
@@ -535,13 +536,15 @@ class Flow:
         self.pieces.clear()
 
     def _caption_at(self, number: int) -> str:
-        """Return the caption of a table: the paragraph above it, or the one below it, unless that
-        is above another table.
+        """Return the caption of a table: the paragraph above it, also one that ends with a colon,
+        or the one below it, unless that is above another table.
         """
         above = self.pieces[number - 1] if number else None
         # the two pieces below; None: there is none
         below, after = (*self.pieces[number + 1 : number + 3], None, None)[:2]
         near = (above, None if isinstance(after, TableBlock) else below)
+        if isinstance(above, FlowBlock) and _INTRODUCTION.match(above.text):
+            return above.text.strip(" :")
         return next((piece.text for piece in near if _is_caption(piece)), "")
 
 

@@ -54,6 +54,8 @@ _TOML = re.compile(r"[\w\[#\s}\]\"'+]")  # what a line of TOML can begin with
 _TITLE = re.compile(r"^title[ \t]*[:=][ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _FRONT_LINES = 200  # at most
 
+_VISIBLE = re.compile(r"\S(?:.*\S)?", re.DOTALL)  # without the space around it
+
 # ---- html
 _NAMES = (
     "a|abbr|address|article|aside|b|big|blockquote|body|br|button|caption|center|cite|code|col"
@@ -328,16 +330,15 @@ class _Marks:
         """Add a block with its lead, unless it is blank, and what is not read in it: all of
         "unread", none of code.
         """
-        words = self.text[start:end].strip()
-        start += len(self.text[start:end]) - len(self.text[start:end].lstrip())
-        end = start + len(words)
-        if not words:
+        block = _VISIBLE.search(self.text, start, end)
+        if block is None:
             return
+        start, end = block.span()
         if kind == "unread":
             self.unread.spans.append((start, end))
             kind = "note"
         elif kind != "code":
-            self.unread.spans += [(start + a, start + b) for a, b in _markup(words)]
+            self.unread.spans += [(start + a, start + b) for a, b in _markup(block[0])]
         self.canonical.mark(self.offset + start, self.offset + end, kind, lead)
 
     def finish(self) -> None:

@@ -51,7 +51,8 @@ _LISTS = {
         " %1.%2.%3.%4.%5.%6.%7. %1.%2.%3.%4.%5.%6.%7.%8. %1.%2.%3.%4.%5.%6.%7.%8.%9.",
     ),
 }
-_FORMS = {
+# signs for forms of numbers: OpenDocument's, and those of `_LISTS`
+FORMS = {
     **{"1": "decimal", "a": "lowerLetter", "i": "lowerRoman"},
     **{"A": "upperLetter", "I": "upperRoman"},
 }
@@ -169,12 +170,14 @@ def _own_lists() -> str:
     xml = ""
     for name, (forms, texts) in _LISTS.items():
         levels = "".join(
-            f'<lvl w:ilvl="{level}"><start w:val="1"/><numFmt w:val="{_FORMS[form]}"/>'
+            f'<lvl w:ilvl="{level}"><start w:val="1"/><numFmt w:val="{FORMS[form]}"/>'
             f'<lvlText w:val="{text}"/></lvl>'
             for level, (form, text) in enumerate(zip(forms, texts.split(), strict=True))
         )
-        xml += f'<abstractNum w:abstractNumId="{name}"><name w:val="{name}"/>{levels}</abstractNum>'
-        xml += f'<num w:numId="{name}"><abstractNumId w:val="{name}"/></num>'
+        xml += (
+            f'<abstractNum w:abstractNumId="{name}"><name w:val="{name}"/>{levels}</abstractNum>'
+            f'<num w:numId="{name}"><abstractNumId w:val="{name}"/></num>'
+        )
     return f'<numbering xmlns:w="w">{xml}</numbering>'
 
 
