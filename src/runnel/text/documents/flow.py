@@ -58,7 +58,8 @@ _CAPTION = re.compile(
     r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
     r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
 )
-_INTRODUCTION = re.compile(r"[^\n]{1,200}:\s*\Z")  # "The rents are:", above a table
+# "The rents are:", above a table
+_INTRODUCTION = re.compile(r"[^\n]{1,200}:\s*\Z")
 # the beginning of a caption that is not a table's
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
@@ -421,7 +422,7 @@ def _complete_labels(lines: Sequence[TableRow], column: int) -> None:
     for number, line in enumerate(lines):
         label = line.values[0]
         indent = indents[number]
-        if label.start != column:
+        if label.start != column or is_amount(label.text):
             continue
         above = [(other, text) for other, text in above if other + _LEAST_INDENT <= indent]
         line.values[0] = label._replace(text=", ".join([*(text for _, text in above), label.text]))
@@ -543,7 +544,7 @@ class Flow:
         # the two pieces below; None: there is none
         below, after = (*self.pieces[number + 1 : number + 3], None, None)[:2]
         near = (above, None if isinstance(after, TableBlock) else below)
-        if isinstance(above, FlowBlock) and _INTRODUCTION.match(above.text):
+        if above and above.kind in ("paragraph", "item") and _INTRODUCTION.match(above.text):
             return above.text.strip(" :")
         return next((piece.text for piece in near if _is_caption(piece)), "")
 

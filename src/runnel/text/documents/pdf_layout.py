@@ -148,8 +148,8 @@ class PdfPart:
         return [self.text, *(cell for row in self.rows for cell in row)]
 
     def continues(self, before: PdfPart) -> bool:
-        """Return whether this table has the columns of another."""
-        return len(self.gaps) == len(before.gaps) and all(
+        """Return whether this table has the columns of another; a card has none."""
+        return 0 < len(self.gaps) == len(before.gaps) and all(
             min(a[1], b[1]) > max(a[0], b[0]) for a, b in zip(self.gaps, before.gaps, strict=True)
         )
 
@@ -477,7 +477,7 @@ class _Region:
             if between:
                 yield from self._beside(part, between, depth)
             else:
-                yield table
+                yield from table.tables()
                 plain = part[table.last :]
             flows = True
         if plain:
@@ -847,19 +847,22 @@ class _GapTable(Table):
             for whole, cell in zip(self.rows[-1], cells[number], strict=True):
                 whole += cell
         self.words = _words(lines[self.first : self.last])
-        if self._are_cards():
-            self.rows = [list(card) for card in zip(*self.rows, strict=True)]
 
-    def _are_cards(self) -> bool:
-        """Return whether the columns are cards, which are read one after the other: each has a
-        large number, or words, with a title and a text.
+    def tables(self) -> list[Table]:
+        """Return the table, or a table for each of its columns if these are cards: each has a
+        number, or words, in a large font, with a title and a text.
         """
         heights = [median(line.height for cell in row for line in cell) for row in self.rows]
         if not 1 < len(heights) < _FEW:
-            return False
+            return [self]
         large = self.rows[heights.index(max(heights))]
         second, first = sorted(heights)[-2:]
-        return all(large) and first > _LARGE * second
+        if first <= _LARGE * second or not all(large):
+            return [self]
+        return [
+            Table([list(card)], [w for cell in card for line in cell for w in line.words], [])
+            for card in zip(*self.rows, strict=True)
+        ]
 
     def _belongs(
         self, line: _Row, above: _Row, cells: list[list[Line]], columns: Sequence[Gap]
