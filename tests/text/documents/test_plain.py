@@ -425,9 +425,20 @@ def test_tables_of_pandoc_are_rows_with_their_names_and_their_caption():
     assert shown(document)[-1] == ("heading", "Rent\n----")
 
 
+def test_a_title_over_the_end_of_a_quotation_is_read_once():
+    text = "> costs\n-------\nThey are high."
+    document = check(read_plain(Decoded(text, "utf-8")))
+    assert [words for _, words in shown(document)] == ["> costs\n-------", "They are high."]
+
+
 def test_dashes_without_names_above_and_rows_without_names_are_no_heads():
     document = markdown("Prose.\n\n--- ---\n\n+---+\n| a |\n+---+")
     assert [
         kind for kind, _ in shown(document)
     ] == "paragraph paragraph contents row contents".split()
     assert leads(document) == {}
+    for line in ("+++++", "+-+-+", "+:::+"):
+        assert shown(markdown(f"Prose.\n\n{line}\nand more.")) == [
+            ("paragraph", "Prose."),
+            ("paragraph", f"{line}\nand more."),
+        ]

@@ -282,8 +282,8 @@ class Entries:
         first of the numbered cases that holds decides.
         """
         # 1. A table that is drawn.
-        if table := drawn_table(lines):
-            return table
+        if any(map(_RULE.fullmatch, lines)):
+            return sorted(drawn_table(lines))
         # 2. A chat whose times have lines of their own; another chat or a log; changes of files.
         if self.log == "below":
             times = (n for n, line in enumerate(lines) if _sign(line) == "below")
@@ -352,20 +352,14 @@ def _sign(line: str) -> str | None:
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
 
 
-def drawn_table(lines: Sequence[str]) -> list[Entry]:
-    """Return what is above a table that is drawn, the lines drawn in it, and its rows; []: none is
-    drawn.
-    """
-    rules = [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]
-    return sorted(_table(lines, rules)) if rules else []
-
-
-def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
-    """Yield what is above a table, the lines drawn in it (`rules`), and its rows.
+def drawn_table(lines: Sequence[str]) -> Iterator[Entry]:
+    """Yield what is above a table that is drawn, the lines drawn in it, of which there is at least
+    one, and its rows; not in order.
 
     Names of columns are above the first line that rows are below; in a grid, where each row has
     lines around it, above a double one.
     """
+    rules = [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]
     drawn = lines[rules[0]].lstrip()[0]
     is_psql = drawn == "-" and "+" in lines[rules[0]]
     by_spaces = drawn in "-=" and not is_psql  # no bars are between cells

@@ -50,7 +50,7 @@ _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
 CAPTION = "caption"
 # the kind of headings that begin a paragraph, which has their words
 TITLE = "title"
-_MOST_CAPTION = 300  # the most characters of other paragraphs that can be captions
+_MOST_CAPTION = 300  # characters of other paragraphs that can be captions, and of labels above rows
 _NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")  # "(a)", "(12)"
 _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # only lines, or dots that lead to a number
 # "Table 3. Costs", "Tabelle 2"
@@ -427,7 +427,8 @@ def _complete_labels(lines: Sequence[TableRow], column: int) -> None:
         above = [(other, text) for other, text in above if other + _LEAST_INDENT <= indent]
         line.values[0] = label._replace(text=", ".join([*(text for _, text in above), label.text]))
         below = [other >= indent + _LEAST_INDENT for other in indents[number + 1 : number + 3]]
-        if len(line.values) == 1 or below == [True, True]:
+        has_rows = len(line.values) == 1 or below == [True, True]
+        if has_rows and len(label.text) <= _MOST_CAPTION:
             above.append((indent, label.text.rstrip(" :")))
 
 

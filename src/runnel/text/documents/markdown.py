@@ -43,7 +43,9 @@ _DASHES = r"[ \t]*:?-++:?[ \t]*+"
 _TABLE_RULE = re.compile(rf"(?=[^|]*\|)[ \t]*\|?{_DASHES}(?:\|{_DASHES})*+\|?[ \t]*\Z")
 _BAR = re.compile(r"(?<!\\)\|")  # not "\|", which is in a cell
 # "+-----+-----+", around rows, and "----- -----", below the names of columns
-_DRAWN = re.compile(r"[ \t]*+(?:(?P<grid>\+[-=:+]{3,}\+)|-{2,}+(?:[ \t]++-{2,}+)++)[ \t]*+\Z")
+_DRAWN = re.compile(
+    r"[ \t]*+(?:(?P<grid>\+(?=.*[-=]{3})[-=:+]+\+)|-{2,}+(?:[ \t]++-{2,}+)++)[ \t]*+\Z"
+)
 # "**Table 2** Costs", "The costs:", ": Costs"
 _CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z|:[ ]")
 _CAPTION_CHARS = 200  # at most
@@ -217,12 +219,12 @@ class _Marks:
             # a blank line ends no paragraph between the number of a clause and the text below it
             if self.start is None or not self.unread.joins(end, end + 1):
                 self.close()
-        elif self.start is not None and self.kind == "drawn":
-            self.take(start, end, "drawn")
         elif heading := _heading(line):
             self.close()
             self.take(start, end, "heading")
             self._close_heading(*heading)
+        elif self.start is not None and self.kind == "drawn":
+            self.take(start, end, "drawn")
         elif goes_on and _UNDERLINE.match(line):
             words = self.text[self.start : self.end].strip()
             self.take(start, end, "heading")
@@ -302,7 +304,7 @@ class _Marks:
         """Add the rows of a table that is drawn with signs."""
         caption = self._caption()
         lines = self.text[start:end].split("\n")
-        for entry in drawn_table(lines):
+        for entry in sorted(drawn_table(lines)):
             end = start + sum(len(line) + 1 for line in lines[entry.first : entry.last])
             lead = (caption, *entry.lead[1:])
             self._mark(start, end, entry.kind, lead if entry.kind == "row" and any(lead) else ())
