@@ -116,6 +116,35 @@ def test_numbers_of_styles_headings_legal_numbers_and_switching_off(tmp_path):
     assert paths(document)["1.2 Early"] == ("Article I Fees", "1.2 Early")
 
 
+def listnum(switches, is_simple=False):
+    if is_simple:
+        return f'<w:fldSimple w:instr=" LISTNUM {switches} "/>'
+    begin, end = (f'<w:r><w:fldChar w:fldCharType="{at}"/></w:r>' for at in ("begin", "end"))
+    return f"{begin}<w:r><w:instrText> LISTNUM {switches} </w:instrText></w:r>{end}"
+
+
+def test_fields_are_numbers_inside_a_paragraph(tmp_path):
+    named = abstract(1, level(0, "Item %1:"), more='<w:name w:val="Items"/>')
+    second = "NumberDefault \\l 2"
+    default = f"{listnum('')}{run(' x ')}{listnum(second)}{run(' y ')}{listnum('')}"
+    paragraphs = (
+        numbered(f"{run('pay ')}{listnum('')}{run(' rent, ')}{listnum('', True)}{run(' heat')}", 1),
+        numbered(run("and ") + listnum("\\l 3") + run(" keep it"), 1),
+        p(default),
+        p(listnum("LegalDefault \\l 1 \\s 4") + run(" x ") + listnum("LegalDefault \\l 2")),
+        p(listnum("Items") + run(" x ") + listnum('"items"') + run(" y") + listnum("Unknown")),
+    )
+    numbering = CLAUSES + named + instance(1, 0) + instance(2, 1)
+    assert texts(read(tmp_path, "".join(paragraphs), numbering=numbering)) == [
+        "1. pay 1.1 rent, 1.2 heat",
+        "2. and (a) keep it",
+        "1) x a) y 2)",
+        "4. x 4.1.",
+        "Item 1: x Item 2: y",
+    ]
+    assert texts(read(tmp_path, p(default))) == ["1) x a) y 2)"]
+
+
 @pytest.mark.parametrize(
     ("number", "form", "text"),
     [
@@ -703,3 +732,14 @@ def test_web_pages_that_word_would_insert_are_read_and_other_files_reported(tmp_
     document = read_zip(read_docx, tmp_path / "a.docx")
     assert texts(document) == ["Before.", "The gate code is 7741.", "After."]
     assert ["chunk.rtf" in warning for warning in document.warnings] == [True]
+
+
+def test_spaces_before_the_label_of_a_row_put_it_below_another(tmp_path):
+    table = row("House", "Rent", properties=HEADER) + "".join(
+        row(label, value)
+        for label, value in (("North", ""), ("   Birch", "9"), ("   Elm", "4"), ("South", "5"))
+    )
+    labels = ["House", "North", "North, Birch", "North, Elm", "South"]
+    assert [
+        text.partition(" |")[0] for text in texts(read(tmp_path, f"<w:tbl>{table}</w:tbl>"))
+    ] == labels

@@ -33,6 +33,12 @@ def test_each_kind_of_line_is_read_line_by_line(example):
         "2026-01-03 12:00:05,123 INFO up\n2026-01-03 12:00:06,001 WARN disk\n2026-01-03 12:00:07 x",
         "Jan  3 12:00:01 host sshd[12]: key\nJan  3 12:00:02 host cron: ran\nJan 13 1:00:02 a",
         "3. Mai 2026 12:00 Start\n4. Mai 2026 12:01 Ventil offen\n13. Mai 2026 12:02 fertig",
+        "Level  Date and Time  Source  Event ID\n"
+        "Information  11/27/2026 9:01:13 AM  Service Control Manager  7036  None\n"
+        "Error  11/27/2026 9:01:15 AM  Service Control Manager  7031  None\n"
+        "Audit Failure  11/27/2026 9:02:13 AM  Disk  153  None",
+        "Fehler 27.11.2026 09:01:15 Disk 7\nWarnung 27.11.2026 09:02:13 Disk 153\n"
+        "Fehler 27.11.2026 09:03:15 Disk 7",
         "03/Jan/2026:12:00 up\n04/Jan/2026:12:00 down\n05/Jan/2026:12:00 up again",
         "12:03 <ana> is it broken\n12:04 <bob> yes\n12:05 * carl joins\n12:06 <ana> call him",
         "[12:03] Ana: is it broken\n[12:04] Bob: yes it is\n[12:05] Ana: then call",
@@ -402,6 +408,8 @@ def test_each_line_of_calendars_recipes_of_images_and_glossaries_is_an_entry(tex
         ),
         ("====  ===\nName  Age\n====  ===\nAna   30\n      x\nBob   41\n====  ===", ("Name Age",)),
         ("+---+---+\n| A | 3 |\n+---+---+\n| B | 4 |\n+---+---+", ()),
+        # as pandoc, PowerShell and sqlcmd print it
+        ("Name  Age\n----  ---\nAna   30\n      x\nBob   41\n", ("Name Age",)),
         # what MySQL and psql print
         (
             "+-----+-----+\n| N   | Age |\n+-----+-----+\n| Ana |  30 |\n| Bob |  41 |\n+-----+-----+",
@@ -500,3 +508,49 @@ def test_a_transcript_with_a_name_in_brackets_and_a_time_is_read_turn_by_turn():
         "[Ana Ruiz] 10:04:02\nFine.",
     ]
     assert lines("\n\n".join(turns)) == turns
+
+
+PATCH = """\
+commit 1a2b3c4d
+Author: Ana Lind <ana@example.org>
+Date:   Fri Nov 27 09:01:13 2026 +0100
+
+    Wait for the valve: the pump ran dry when it was
+    slow to open.
+
+diff --git a/src/pump.py b/src/pump.py
+--- a/src/pump.py
++++ b/src/pump.py
+@@ -1,5 +1,6 @@
+-def start(pump):
++def start(pump, delay=5):
++    time.sleep(delay)
+     pump.on()
+
+ def stop(pump):
+diff --git a/notes.txt b/notes.txt
+--- a/notes.txt
++++ /dev/null
+@@ -1,2 +0,0 @@
+-The pump is started by hand. It runs for
+-an hour at most.
+"""
+
+
+def test_changes_of_files_are_read_line_by_line_below_the_name_of_the_file():
+    document = plain(PATCH)
+    texts = [line.strip() for line in PATCH.split("\n") if line]
+    assert shown(document) == [
+        *(("line", text) for text in texts[:3]),
+        ("paragraph", "Wait for the valve: the pump ran dry when it was\n    slow to open."),
+        *(("heading" if text[:3] == "+++" else "line", text) for text in texts[5:]),
+    ]
+    by_text = {document.text[b.start : b.end]: b.headings for b in document.blocks}
+    assert by_text["+    time.sleep(delay)"] == by_text["def stop(pump):"] == ("src/pump.py",)
+    assert by_text["diff --git a/notes.txt b/notes.txt"] == ()
+    assert by_text["-an hour at most."] == ("notes.txt",)
+
+
+def test_a_text_that_only_shows_a_change_keeps_its_paragraphs():
+    text = "A part of a file begins so:\n\n@@ -1,2 +1,2 @@\n\nThe numbers are those of the first\nlines."
+    assert shown(plain(text))[-1] == ("paragraph", "The numbers are those of the first\nlines.")

@@ -254,6 +254,13 @@ PROSE = repeat("A sentence of a page that a table places beside its menu. ", 20)
         ),
         ("<tr><td rowspan=9999 colspan=9999>a<td>b", [("row", "a | b")]),
         ("<tr><tr><td><td><tr>", []),
+        (
+            "<td>Water sold<br><b>4.2 million</b><br>in 2026<td>Leaks<br><b>12 %</b><br>of all",
+            [
+                ("paragraph", "Water sold\n4.2 million\nin 2026"),
+                ("paragraph", "Leaks\n12 %\nof all"),
+            ],
+        ),
     ],
 )
 def test_tables_that_place_text_on_the_page_are_no_rows(table, blocks):
@@ -429,3 +436,25 @@ def test_styles_of_the_page_raise_marks_of_notes():
     assert html(style + page).text == "Built in 1931[4], x2."
     off = "<style>.n { vertical-align: baseline }</style>"
     assert "[" not in html(style + off + page).text
+
+
+def test_spaces_that_a_browser_shows_put_the_label_of_a_row_below_another():
+    labels = (
+        "North",
+        "&nbsp;&nbsp;Birch",
+        "\n &nbsp; &nbsp;Elm",
+        "  South",
+        " &nbsp;&nbsp;Oak",
+        "Sum",
+    )
+    rows = "".join(f"<tr><td>{label}</td><td>{at}</td></tr>" for at, label in enumerate(labels))
+    document = html(f"<table><tr><th>House<th>Rent</tr>{rows}</table>")
+    texts = [text.partition(" | ")[0] for kind, text in shown(document) if kind == "row"]
+    assert texts == ["North", "North, Birch", "North, Elm", "South", "Oak", "Sum"]
+
+
+def test_a_line_that_ends_with_a_colon_is_the_caption_of_the_table_below_it():
+    table = "<table><tr><th>House<th>Rent<tr><td>Birch<td>400</table>"
+    named = {"Birch | 400": ("The rents are", "House", "Rent")}
+    assert leads(html(f"<p>The rents are: </p>{table}<p>Notes:</p>")) == named
+    assert leads(html(f"<p>It was so.</p>{table}<p>Notes:</p>"))["Birch | 400"][0] == ""

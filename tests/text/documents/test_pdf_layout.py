@@ -764,6 +764,75 @@ def test_a_page_of_hidden_text_beside_a_picture_is_reported(read):
         read([[Placed(60, 900, "off"), Placed(60, 500, "white", before="1 g")]])
 
 
+@pytest.mark.parametrize("large", [0, 1])
+def test_cards_beside_each_other_are_read_card_by_card(read, large):
+    cards = [
+        ["Water sold", "4.2 million", "cubic meters in 2026"],
+        ["Pipes replaced", "31 km", "of 900 km in all"],
+        ["Leaks", "12 %", "of all water"],
+    ]
+    heights = [24 if at == large else 10 for at in range(3)]
+    page = [
+        Placed(60 + 180 * column, 500 - 26 * at, card[at], size=heights[at])
+        for at in range(3)
+        for column, card in enumerate(cards)
+    ]
+    document = read([[*column(60, EAST), *page]])
+    assert shown(document)[1:] == [("row", " | ".join(card)) for card in cards]
+    page = [piece._replace(size=10) for piece in page]
+    assert ("row", "4.2 million | 31 km | 12 %") in shown(read([page]))
+
+
+def split_table(rest, *, repeated):
+    """Two pages with a table whose last row on the first page goes on in the row `rest`."""
+    heads = [Placed(60, 700, "Well"), Placed(180, 700, "Finding"), Placed(360, 700, "Remedy")]
+    rows = [
+        (
+            "W-1",
+            ("The cap is loose and lets", "water in when it rains."),
+            ("Seal the cap with tar.",),
+        ),
+        ("W-2", ("The pipe leaks where it", "meets the wall of the"), ("Weld the pipe and test",)),
+    ]
+    below = [
+        rest,
+        ("W-3", ("The lid is broken.",), ("Buy a new lid.",)),
+        ("W-4", ("There is no water.",), ("Drill deeper.",)),
+    ]
+
+    def page(rows, named):
+        y = 700
+        pieces = [piece._replace(font="F2") for piece in heads if named]
+        for label, *cells in rows:
+            y -= 22
+            pieces.append(Placed(60, y, label or " "))
+            for x, lines in zip((180, 360), cells, strict=True):
+                pieces += column(x, lines, y, 13)
+            y -= 13
+        return pieces
+
+    return [page(rows, True), page(below, repeated)]
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_a_row_that_is_split_by_the_end_of_a_page_is_joined(read, repeated):
+    first = "W-1 | The cap is loose and lets water in when it rains. | Seal the cap with tar."
+    begin = "W-2 | The pipe leaks where it meets the wall of the"
+    last = "W-3 | The lid is broken. | Buy a new lid."
+    for rest, second in (
+        ((("well.",), ()), f"{begin} well. | Weld the pipe and test"),
+        (
+            (("well, so that", "it is wet."), ("it.",)),
+            f"{begin} well, so that it is wet. | Weld the pipe and test it.",
+        ),
+    ):
+        document = read(split_table(("", *rest), repeated=repeated))
+        texts = [text for kind, text in shown(document) if kind == "row"]
+        assert texts[:3] == [first, second, last] and len(texts) == 4
+    document = read(split_table(("", ("The well is wet.",), ("Dry it.",)), repeated=repeated))
+    assert "| The well is wet. | Dry it." in [text for _, text in shown(document)]
+
+
 def test_ligatures_that_the_font_maps_to_their_last_letter_are_restored(read):
     lines = [
         "A term is de\256ned in the \256rst list of",
@@ -788,6 +857,20 @@ def test_the_ligatures_of_a_font_tell_the_width_of_others(read):
         " If Thomas finds that it shines, he has it then."
     )
     assert document.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("drawn", "text"),
+    [
+        ("A term is de\256ned here.", "A term is defined here."),
+        ("The \256rst de\256ned \256elds", "The first defined fields"),
+        ("The rate of \257ow was low.", "The rate of flow was low."),
+        ("Terms are de\256ned as a full list.", "Terms are defined as a full list."),
+        ("It is his list.", "It is his list."),
+    ],
+)
+def test_a_single_ligature_is_restored_if_another_narrow_letter_tells_widths(read, drawn, text):
+    assert read([[Placed(60, 700, drawn, font="F4")]]).text == text
 
 
 # ---- pictures ------------------------------------------------------------------------------------

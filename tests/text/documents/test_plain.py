@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from helpers.document_checks import check, paths, shown
+from helpers.document_checks import check, leads, paths, shown
 from helpers.texts import repeat
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -380,3 +380,65 @@ def test_titles_and_items_of_latex():
     spans = split_document(document).tolist()
     sentences = [document.text[start:end].strip() for start, end in spans]
     assert "The valve leaks since May." in sentences and "\\item close the lid" in sentences
+
+
+GRID = """\
+Table: Rents
+
++--------+------+------------------+
+| House  | Rent | Notes            |
++========+=====:+==================+
+| Birch  | 900  | - has a garden   |
+|        |      | - no cats        |
++--------+------+------------------+
+| Elm    | 700  | Quiet            |
++--------+------+------------------+
+
+Text below.
+"""
+SPACED = """\
+: Rents
+
+House       Rent  Notes
+-------   ------  ----------
+Birch        900  has a
+                  garden
+Elm          700  quiet
+
+Rent
+----
+"""
+
+
+def test_tables_of_pandoc_are_rows_with_their_names_and_their_caption():
+    document = markdown(GRID)
+    first = "| Birch  | 900  | - has a garden   |\n|        |      | - no cats        |"
+    lead = ("Table: Rents", "", "House", "Rent", "Notes", "")
+    assert leads(document) == {first: lead, "| Elm    | 700  | Quiet            |": lead}
+    kinds = [kind for kind, _ in shown(document)]
+    assert kinds == "paragraph contents heads contents row contents row contents paragraph".split()
+
+    document = markdown(SPACED)
+    lead = ("Rents", "House Rent Notes")
+    first = "Birch        900  has a\n                  garden"
+    assert leads(document) == {first: lead, "Elm          700  quiet": lead}
+    assert shown(document)[-1] == ("heading", "Rent\n----")
+
+
+def test_a_title_over_the_end_of_a_quotation_is_read_once():
+    text = "> costs\n-------\nThey are high."
+    document = check(read_plain(Decoded(text, "utf-8")))
+    assert [words for _, words in shown(document)] == ["> costs\n-------", "They are high."]
+
+
+def test_dashes_without_names_above_and_rows_without_names_are_no_heads():
+    document = markdown("Prose.\n\n--- ---\n\n+---+\n| a |\n+---+")
+    assert [
+        kind for kind, _ in shown(document)
+    ] == "paragraph paragraph contents row contents".split()
+    assert leads(document) == {}
+    for line in ("+++++", "+-+-+", "+:::+"):
+        assert shown(markdown(f"Prose.\n\n{line}\nand more.")) == [
+            ("paragraph", "Prose."),
+            ("paragraph", f"{line}\nand more."),
+        ]

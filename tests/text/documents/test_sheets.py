@@ -7,6 +7,7 @@ import openpyxl
 import pytest
 from helpers.document_checks import leads, read_zip, shown
 from helpers.document_files import odf
+from openpyxl.styles import Alignment
 
 from runnel.text.documents.odf import read_odf
 from runnel.text.documents.xlsx import read_xlsx
@@ -154,6 +155,24 @@ def test_months_name_columns(tmp_path, book):
         sheet[place].number_format = form
     lead = ("", "Month", "2026-01", "2026-02")
     assert leads(read(tmp_path, book)) == {"Rent | 10 | 20": lead}
+
+
+def test_indented_labels_have_the_labels_that_they_are_below(tmp_path, book):
+    sheet = book.active
+    table = [
+        (0, "Row Labels", "Units"),
+        *((0, "North", 30), (1, "Birch", 10), (2, "2024", 4), (2, "2025", 6), (1, "Elm", 20)),
+        *((0, "South:", None), (1, "Birch", 5), (0, "Oak", 7), (1, "Sum", 12), (0, "Total", 47)),
+    ]
+    for number, (level, *values) in enumerate(table, start=1):
+        sheet.append(values)
+        sheet.cell(number, 1).alignment = Alignment(indent=level)
+    labels = [row.partition(" |")[0] for row in rows(read(tmp_path, book))]
+    assert labels == [
+        "Row Labels",
+        *("North", "North, Birch", "North, Birch, 2024", "North, Birch, 2025", "North, Elm"),
+        *("South:", "South, Birch", "Oak", "Sum", "Total"),
+    ]
 
 
 def test_rows_of_a_pivot_table_know_the_label_above(tmp_path, book):

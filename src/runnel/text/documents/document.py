@@ -456,7 +456,7 @@ def add_plain(canonical: Canonical, text: str) -> None:
             marks.add_lines(first)
             canonical.open_heading(level, title)
             marks.add(last, "heading")
-        marks.add_lines(end)
+        marks.add_lines(max(end, marks.start))  # a title may be longer
         for block in tables.get(end, ()):
             marks.add(*block)
 

@@ -62,6 +62,7 @@ _UNSHOWN = {
 }
 _MOST_BASES = 50  # styles that are based on each other
 _OUTLINE = tuple("012345678")  # outline levels of headings; 9 is body text
+_FIELD = re.compile("\x13(.*?)\x15", re.DOTALL)  # a number in a paragraph, to be counted
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")
 
 
@@ -309,6 +310,9 @@ class _Document:
             return in_unicode(sign, attribute(element, "font"))
         if name == "ffData":
             return _field_value(element)
+        if name in ("fldSimple", "instrText"):
+            field = attribute(element, "instr") or element.text or ""
+            return f"\x13{field}\x15" if "LISTNUM" in field.upper() else None
         note = _note(element)
         if note is None:
             return None
@@ -337,9 +341,7 @@ class _Document:
         end = None if properties is None else properties.find(_VANISH)
         if not text.strip() and (end is not None or self.styles.is_on(style, _VANISH)):
             return  # it is hidden, and not numbered
-        listed, number = self._number(properties, style)
-        if number and (text.strip() or self.flow.table):  # a column of numbers alone
-            text = f"{number} {text.lstrip()}"
+        listed, text = self._with_numbers(properties, style, text)
         level = self._level(properties, style)
         if note is not None:
             self.flow.add(f"{note} {text.lstrip()}" if text.strip() else "", "note")
@@ -366,14 +368,16 @@ class _Document:
         """
         properties = paragraph.find("{*}pPr")
         style = value_of(properties, "pStyle")
-        text = f"{self._number(properties, style)[1]} {text}".lstrip()
+        text = self._with_numbers(properties, style, text)[1]
         level = self._level(properties, style)
         if level not in (None, _NO_LEVEL) and self.flow.table is None:
             self.flow.add(text, TITLE, level=level)
         return text
 
-    def _number(self, properties: Element | None, style: str) -> tuple[bool, str]:
-        """Return whether a paragraph is in a list, and its automatic number, which is counted."""
+    def _with_numbers(self, properties: Element | None, style: str, text: str) -> tuple[bool, str]:
+        """Return whether a paragraph is in a list, and its text with its automatic numbers, which
+        are counted: the one before it, and those of fields.
+        """
         own = None if properties is None else properties.find("{*}numPr")
         listed = value_of(own, "numId")
         level = value_of(own, "ilvl")
@@ -383,9 +387,13 @@ class _Document:
             if not level and linked is not None:
                 level = str(linked)
             level = level or self.styles.value(style, "pPr/numPr/ilvl")
-        if listed == "0" or (not listed and own is None):
-            return False, ""
-        return True, self.numbering.next(listed, int(level) if level.isdecimal() else 0)
+        depth = int(level) if level.isdecimal() else 0
+        number = self.numbering.next(listed.lstrip("0"), depth)  # 0: in no list
+        if number and (text.strip() or self.flow.table):  # a column of numbers alone
+            text = f"{number} {text.lstrip()}"
+        instance = listed if number else ""
+        text = _FIELD.sub(lambda field: self.numbering.next_inside(field[1], instance, depth), text)
+        return listed != "0" and (listed != "" or own is not None), text
 
     def _read_table(self, event: str, element: Element, name: str) -> None:
         if event == "start" and name == "tbl":

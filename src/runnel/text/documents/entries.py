@@ -59,6 +59,11 @@ LINES = (
         "Ana Lind (2024-05-01, 12:00): yes",
         rf"[^\W\d][^\n:()\[\]]{{0,40}}[ ][(\[]{_DATE}[,\sT]+{_TIME}{_HALF}[)\]]:",
     ),
+    (
+        "stamp",
+        "Information  5/27/2024 9:01:13 AM  Disk  7",
+        rf"[^\W\d_]+(?:[ ][^\W\d_]+)?[ \t]+{_DATE}[,\sT]+{_TIME}{_HALF}[ \t]",
+    ),
     ("stamp", "I, [2024-05-01T12:00:07 #4]  INFO -- : began", rf"[A-Z],[ ]\[{_DATE}"),
     ("frame", "at com.acme.Stock.take(Stock.java:44)", r"at[ ](?:(?:async|new)[ ])?[^\s(]+[ ]?\("),
     ("frame", 'File "stock.py", line 44, in take', r"File[ ]\"[^\"]+\",[ ]line[ ]\d"),
@@ -153,6 +158,13 @@ _ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
 # Two forms whose lines are entries by themselves: settings in braces, by their end; and tasks of
 # todo.txt, by the date or the project: "x 2024-05-01 call", "call Ana +garden @phone".
 _BRACES = re.compile(r"[{};]\s*\Z|\A(?:x|\([A-Z]\))[ ]\d{4}-|[ ][+@][^\W\d]\w*(?=\s|\Z)")
+# changes of files, as diff and git print them: where a part of a file begins; how lines begin, but
+# not those of git's messages, indented by four; the two lines that name the file before and after
+_HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@", re.MULTILINE)
+_CHANGE = re.compile(
+    r"[-+@\\]|[ ](?![ ]{3}\S)|(?:diff|index|old|new|deleted|rename|similarity|Binary) "
+)
+_FILES = re.compile(r"--- (?:a/)?([^\t\n]+).*\n\+\+\+ (?:/dev/null|(?:b/)?([^\t\n]+)).*")
 _CLEAR = 0.6  # the least share of the lines of a paragraph that begin like entries
 # the least shares of entries among the lines of a log or a chat, whose messages have many lines
 _SHARES = {"stamp": 1 / 3, "timed": 0.2, "below": 0.2}
@@ -172,9 +184,10 @@ _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
 # a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ====", of
-# psql "----+----"
+# pandoc and PowerShell "---- ----", of psql "----+----"
 _RULE = re.compile(
-    r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++|-{2,}+(?:\+-{2,}+)++)\s*+"
+    r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++"
+    r"|-{2,}+(?:(?:\+|[ \t]++)-{2,}+)++)\s*+"
 )
 _CELL = re.compile(r"\s*\|[ \t]*[^\s|]")  # the first one, with text
 _BAR = re.compile(r"(?<!\\)\|")
@@ -208,6 +221,7 @@ class Entries:
         _names_above: in a chat with times on lines of their own ("below"), the speaker's name is in
             the line above the time; so if the text does not begin with a time.
         _settings: the file as a whole is settings.
+        _changes: it has changes of files.
         _records: the keys of the first lines of records.
         _speakers: the names of speakers who speak in turn.
     """
@@ -248,9 +262,11 @@ class Entries:
         settings = signs["key"] + signs["comment"] + signs["section"]
         most = max(_CLEAR * signs.total(), _INDENTED * (signs.total() + deeper))
         self._settings = signs["key"] >= _FEW and settings >= most
-        # 3. Records: several paragraphs begin with the same two keys.
+        # 3. Whether it has changes of files.
+        self._changes = _HUNK.search(text) is not None
+        # 4. Records: several paragraphs begin with the same two keys.
         self._records = {first for (first, _), count in pairs.items() if count > 1}
-        # 4. Speakers: several names that come again.
+        # 5. Speakers: several names that come again.
         turns = Counter({name: count for name, count in names.items() if name and count > 1})
         talk = len(turns) > 1 and turns.total() >= max(_TURNS, _TURN_LINES * flush)
         self._speakers = set(turns) if talk and not self._records else set()
@@ -266,15 +282,17 @@ class Entries:
         first of the numbered cases that holds decides.
         """
         # 1. A table that is drawn.
-        if rules := [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]:
-            return sorted(_table(lines, rules))
-        # 2. A chat whose times have lines of their own; another chat or a log.
+        if any(map(_RULE.fullmatch, lines)):
+            return sorted(drawn_table(lines))
+        # 2. A chat whose times have lines of their own; another chat or a log; changes of files.
         if self.log == "below":
             times = (n for n, line in enumerate(lines) if _sign(line) == "below")
             return _from((max(0, n - self._names_above) for n in times), len(lines))
         if self.log:
             flush = (n for n, line in enumerate(lines) if not line[0].isspace())
             return _from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
+        if self._changes and sum(map(bool, map(_CHANGE.match, lines))) >= _CODES * len(lines):
+            return list(_changes(lines))
         signs = [_sign(line) for line in lines]
         # 3. Turns of speakers.
         if self._speakers and any(map(self.is_turn, lines)):
@@ -334,15 +352,19 @@ def _sign(line: str) -> str | None:
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
 
 
-def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
-    """Yield what is above a table, the lines drawn in it (`rules`), and its rows.
+def drawn_table(lines: Sequence[str]) -> Iterator[Entry]:
+    """Yield what is above a table that is drawn, the lines drawn in it, of which there is at least
+    one, and its rows; not in order.
 
     Names of columns are above the first line that rows are below; in a grid, where each row has
     lines around it, above a double one.
     """
+    rules = [n for n, line in enumerate(lines) if _RULE.fullmatch(line)]
     drawn = lines[rules[0]].lstrip()[0]
+    is_psql = drawn == "-" and "+" in lines[rules[0]]
+    by_spaces = drawn in "-=" and not is_psql  # no bars are between cells
     begin = next(n for n, line in enumerate(lines) if n in rules or line.lstrip().startswith("|"))
-    begin = max(0, begin - (drawn == "-"))  # the names of psql have no line above them
+    begin = max(0, begin - (drawn == "-"))  # the names of psql and PowerShell have no line above
     if begin:
         yield Entry(0, begin, "paragraph")
     yield from (Entry(rule, rule + 1, "contents") for rule in rules)
@@ -355,6 +377,9 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
         and rules[2] - rules[1] > 2
         and all(map(_CELL.match, lines[rules[1] + 1 : rules[2]]))
     )
+    # A line without a cell in the first column, whose end this is, continues the line above it; not
+    # in psql, where it has an empty cell.
+    column = len(lines[rules[0]]) - len(lines[rules[0]].lstrip().lstrip("-=")) if by_spaces else 1
     lead: tuple[str, ...] = ()
     if len(bands) > 1 and (not is_grid or "=" in lines[bands[0][1]]):
         yield Entry(*bands[0], "heads")
@@ -366,15 +391,22 @@ def _table(lines: Sequence[str], rules: Sequence[int]) -> Iterator[Entry]:
     for first, last in bands:
         inner = () if is_grid else range(first + 1, last)
         starts = (
-            n
-            for n in inner
-            if lines[n].lstrip()[0] == "|" or not lines[n][0].isspace() or drawn == "-"
+            n for n in inner if lines[n].lstrip()[0] == "|" or lines[n][:column].strip() or is_psql
         )
         for start, end in pairwise([first, *starts, last]):
-            if drawn == "=" or _BAR.search(lines[start]):
+            if by_spaces or _BAR.search(lines[start]):
                 yield Entry(start, end, "row", lead=lead)
             else:
                 yield Entry(start, end)  # "(2 rows)"
+
+
+def _changes(lines: Sequence[str]) -> Iterator[Entry]:
+    """Yield lines of changes, and as headings the names of the files."""
+    for n in range(len(lines)):
+        if files := _FILES.fullmatch("\n".join(lines[max(0, n - 1) : n + 1])):
+            yield Entry(n, n + 1, "heading", SECTIONS, files[2] or files[1])
+        else:  # "diff" begins another file
+            yield Entry(n, n + 1, level=SECTIONS if lines[n].startswith("diff ") else 0)
 
 
 def _begun(signs: Sequence[str | None], entries: set[str | None]) -> Iterator[int]:

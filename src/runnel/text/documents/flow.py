@@ -33,6 +33,7 @@ _LONG_PARAGRAPHS = 400
 _SEVERAL = 3
 _MOST_SPANNED = 1000  # the most columns or rows of a merged cell
 _MOST_REPEATED = 10_000  # characters of all copies of a merged cell's value
+_LEAST_INDENT = 2  # spaces before the label of a row below another one
 _MOST_TITLES = 3  # rows of one cell above a table; more are a list
 # the mark or the number of an item, alone in its cell: a bullet, "[x]", "2.", "iv)", "(a)", "1.2"
 _MARKER = re.compile(
@@ -49,7 +50,7 @@ _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
 CAPTION = "caption"
 # the kind of headings that begin a paragraph, which has their words
 TITLE = "title"
-_MOST_CAPTION = 300  # the most characters of other paragraphs that can be captions
+_MOST_CAPTION = 300  # characters of other paragraphs that can be captions, and of labels above rows
 _NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")  # "(a)", "(12)"
 _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # only lines, or dots that lead to a number
 # "Table 3. Costs", "Tabelle 2"
@@ -57,6 +58,8 @@ _CAPTION = re.compile(
     r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
     r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
 )
+# "The rents are:", above a table
+_INTRODUCTION = re.compile(r"[^\n]{1,200}:\s*\Z")
 # the beginning of a caption that is not a table's
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
@@ -100,6 +103,12 @@ class TableCell:
         return " ".join(" ".join([piece.text for piece in self.pieces]).split())
 
     @property
+    def indent(self) -> int:
+        """The width of the space before its text."""
+        text = self.pieces[0].text if self.pieces else ""
+        return len(text) - len(text.lstrip())
+
+    @property
     def level(self) -> int | None:
         """The level of the heading that is all of its content."""
         return self.pieces[0].level if len(self.pieces) == 1 else None
@@ -112,6 +121,11 @@ class TableCell:
             piece.kind in ("table", "code") or (several and piece.level is not None)
             for piece in self.pieces
         )
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether it has several lines that the file separates."""
+        return "\n" in "\n".join(piece.text.strip() for piece in self.pieces)
 
     @property
     def is_long(self) -> bool:
@@ -209,7 +223,8 @@ class TableBlock:
 
     def is_layout(self) -> bool:
         """Return whether the table only places text on the page: it has one column, or the marks
-        of a list before its items, or blocks in a cell, or prose in half of its rows.
+        of a list before its items, or several lines in all of its cells (cards beside each other),
+        or blocks in a cell, or prose in half of its rows.
         """
         if self.is_sheet:
             return False
@@ -220,7 +235,9 @@ class TableBlock:
             return True
         named = self.caption or any(row.head for row in self.rows)
         return not named and all(
-            len(cells) < 2 or (len(cells) == 2 and _MARKER.fullmatch(cells[0].text))
+            len(cells) < 2
+            or (len(cells) == 2 and _MARKER.fullmatch(cells[0].text))
+            or all(cell.has_lines for cell in cells)
             for cells in (row.filled for row in self.rows)
         )
 
@@ -233,7 +250,8 @@ class TableBlock:
             marker = row.filled[0].text if len(row.filled) == 2 else ""
             item = pieces[1] if _MARKER.fullmatch(marker) else None
             if isinstance(item, FlowBlock):
-                shown = item.text if _BULLET.match(marker) else f"{marker} {item.text}"
+                words = item.text.lstrip()
+                shown = words if _BULLET.match(marker) else f"{marker} {words}"
                 kind = "item" if item.level is None else item.kind
                 pieces[:2] = [item._replace(text=shown, kind=kind)]
             yield from pieces
@@ -383,6 +401,7 @@ def _add_lines(
     """
     heads = sum(line.has_names for line in lines)
     heads = heads or count_names([_cells(line.values, columns, head=True) for line in lines])
+    _complete_labels(lines[heads:], columns[0])
     rows = [_cells(line.values, columns, head=n < heads) for n, line in enumerate(lines)]
     captions = []
     for line in lines:
@@ -391,6 +410,26 @@ def _add_lines(
             caption = caption.rpartition(words[0])[0] + " ".join(words)
         captions.append(caption)
     add_rows(canonical, rows, [line.page for line in lines], heads=heads, captions=captions)
+
+
+def _complete_labels(lines: Sequence[TableRow], column: int) -> None:
+    """Put before the label of a row, in the first column, those that it is indented below: "North,
+    Birch". A row with values is above others only if the next two rows are deeper: one may be a
+    sum.
+    """
+    above: list[tuple[int, str]] = []  # indents and labels
+    indents = [line.filled[0].indent if line.filled else 0 for line in lines]
+    for number, line in enumerate(lines):
+        label = line.values[0]
+        indent = indents[number]
+        if label.start != column or is_amount(label.text):
+            continue
+        above = [(other, text) for other, text in above if other + _LEAST_INDENT <= indent]
+        line.values[0] = label._replace(text=", ".join([*(text for _, text in above), label.text]))
+        below = [other >= indent + _LEAST_INDENT for other in indents[number + 1 : number + 3]]
+        has_rows = len(line.values) == 1 or below == [True, True]
+        if has_rows and len(label.text) <= _MOST_CAPTION:
+            above.append((indent, label.text.rstrip(" :")))
 
 
 def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> list[str]:
@@ -499,13 +538,15 @@ class Flow:
         self.pieces.clear()
 
     def _caption_at(self, number: int) -> str:
-        """Return the caption of a table: the paragraph above it, or the one below it, unless that
-        is above another table.
+        """Return the caption of a table: the paragraph above it, also one that ends with a colon,
+        or the one below it, unless that is above another table.
         """
         above = self.pieces[number - 1] if number else None
         # the two pieces below; None: there is none
         below, after = (*self.pieces[number + 1 : number + 3], None, None)[:2]
         near = (above, None if isinstance(after, TableBlock) else below)
+        if above and above.kind in ("paragraph", "item") and _INTRODUCTION.match(above.text):
+            return above.text.strip(" :")
         return next((piece.text for piece in near if _is_caption(piece)), "")
 
 

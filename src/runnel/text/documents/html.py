@@ -388,7 +388,10 @@ class _Page:
             text = text.replace(_LINE_BREAK, "\n").strip("\n")
         else:
             lines = (" ".join(line.split()) for line in text.split(_LINE_BREAK))
-            text = "\n".join(lines).strip()
+            # spaces that a browser shows, before the label of a row
+            space = text[: len(text) - len(text.lstrip())].strip(" \t\r\n\f")
+            indent = space if self.flow.table is not None else ""
+            text = indent + "\n".join(lines).strip()
         if level is not None:
             self.titles.add(_NUMBERS.sub("", text))
             self.flow.add(text, level=level)

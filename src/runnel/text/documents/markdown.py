@@ -11,6 +11,7 @@ backslashes of escaped signs such as "2\.".
                     `_open_table` end one that is a heading, or the names of a table's columns
     add_open        lines of code, comments and html tables, up to the line with `closing`
     add_line        all other lines
+    _add_drawn      adds the rows of a table that is drawn with signs, as pandoc has them
     _mark           adds a block to the canonical text
 
 `names` (of the open table) and `lead` (of a row, `Block.lead`) have the same order: first the
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 
 from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
+from runnel.text.documents.entries import drawn_table
 from runnel.text.documents.flow import spanned
 from runnel.text.documents.headings import ITEM
 from runnel.text.documents.merged_cells import Cell, MergedCells
@@ -40,7 +42,12 @@ _DASHES = r"[ \t]*:?-++:?[ \t]*+"
 # "|---|:--:|", below the names of columns
 _TABLE_RULE = re.compile(rf"(?=[^|]*\|)[ \t]*\|?{_DASHES}(?:\|{_DASHES})*+\|?[ \t]*\Z")
 _BAR = re.compile(r"(?<!\\)\|")  # not "\|", which is in a cell
-_CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z")  # "**Table 2** Costs", "The costs:"
+# "+-----+-----+", around rows, and "----- -----", below the names of columns
+_DRAWN = re.compile(
+    r"[ \t]*+(?:(?P<grid>\+(?=.*[-=]{3})[-=:+]+\+)|-{2,}+(?:[ \t]++-{2,}+)++)[ \t]*+\Z"
+)
+# "**Table 2** Costs", "The costs:", ": Costs"
+_CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z|:[ ]")
 _CAPTION_CHARS = 200  # at most
 # ---- front matter: keys in YAML between two "---", or in TOML between two "+++"
 _YAML = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")  # "title: Rivers", "- item", "# comment"
@@ -48,6 +55,8 @@ _TOML = re.compile(r"[\w\[#\s}\]\"'+]")  # what a line of TOML can begin with
 # "title: Rivers", 'title = "Rivers"'
 _TITLE = re.compile(r"^title[ \t]*[:=][ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _FRONT_LINES = 200  # at most
+
+_VISIBLE = re.compile(r"\S(?:.*\S)?", re.DOTALL)  # without the space around it
 
 # ---- html
 _NAMES = (
@@ -148,9 +157,9 @@ class _Marks:
     """The blocks of a Markdown text. All places are characters of `text`; in the canonical text it
     begins at `offset`.
 
-    The kinds of a block are those of `Block`: HEADS are the names of a table's columns. Two are of
-    this file alone: "table", an html table, which `close` adds as rows; and "unread", a comment,
-    script or style.
+    The kinds of a block are those of `Block`: HEADS are the names of a table's columns. Three are
+    of this file alone: "table" and "drawn", tables in html and in signs, which `close` adds as
+    rows; and "unread", a comment, script or style.
     """
 
     def __init__(self, text: str, canonical: Canonical) -> None:
@@ -205,6 +214,7 @@ class _Marks:
 
     def add_line(self, line: str, below: str, start: int, end: int) -> None:
         """Add a line that `add_open` has not added, above the line `below`."""
+        goes_on = self.start is not None and self.kind == "paragraph"
         if not line.strip():
             # a blank line ends no paragraph between the number of a clause and the text below it
             if self.start is None or not self.unread.joins(end, end + 1):
@@ -213,10 +223,17 @@ class _Marks:
             self.close()
             self.take(start, end, "heading")
             self._close_heading(*heading)
-        elif self.start is not None and self.kind == "paragraph" and _UNDERLINE.match(line):
+        elif self.start is not None and self.kind == "drawn":
+            self.take(start, end, "drawn")
+        elif goes_on and _UNDERLINE.match(line):
             words = self.text[self.start : self.end].strip()
             self.take(start, end, "heading")
             self._close_heading(1 if "=" in line else 2, words)
+        elif (drawn := _DRAWN.match(line)) and (drawn["grid"] or goes_on):
+            if self.kind != "paragraph":
+                self.close()
+            self.take(start, end, "drawn")
+            self.kind = "drawn"  # also what is above the line: names of columns
         elif self.start is None and _RULE.match(line):
             self.take(start, end, "paragraph")
             self.close()
@@ -245,13 +262,13 @@ class _Marks:
     def close(self, *, keep_table: bool = False) -> None:
         """End the open block, if there is one, and the table that it is in."""
         if self.start is not None:
-            block = self.text[self.start : self.end]
-            start = self.start + len(block) - len(block.lstrip())
-            end = start + len(block.strip())
-            if start < end and self.kind == "table":
-                self._add_html_rows(start, end)
-            elif start < end:
-                self._mark(start, end, self.kind, self.names if self.kind == "row" else ())
+            if self.kind == "table":
+                self._add_html_rows(self.start, self.end)
+            elif self.kind == "drawn":
+                self._add_drawn(self.start, self.end)
+            else:
+                lead = self.names if self.kind == "row" else ()
+                self._mark(self.start, self.end, self.kind, lead)
         self.start = None
         if not keep_table:
             self.names = ()
@@ -266,17 +283,32 @@ class _Marks:
         self.kind = "heading"
         self.close()
 
+    def _caption(self) -> str:
+        """Return the caption above the open block, or ""."""
+        above = self.canonical.blocks[-1] if self.canonical.blocks else None
+        if above is None or above.kind != "paragraph" or above.start < self.offset:
+            return ""
+        words = self.text[above.start - self.offset : above.end - self.offset]
+        is_caption = _CAPTION.match(words) and len(words) <= _CAPTION_CHARS
+        return _words(words).strip(": ") if is_caption else ""
+
     def _open_table(self) -> None:
         """End the open block, which is the names of a table's columns and the rule below them."""
-        above = self.canonical.blocks[-1] if self.canonical.blocks else None
-        caption = ""
-        if above is not None and above.kind == "paragraph" and above.start >= self.offset:
-            words = self.text[above.start - self.offset : above.end - self.offset]
-            caption = words if _CAPTION.match(words) and len(words) <= _CAPTION_CHARS else ""
+        caption = self._caption()
         first = self.text[self.start or 0 : self.end].strip().split("\n")[0]
         names = tuple(_words(cell) for cell in _BAR.split(first))
         self.close()
-        self.names = (_words(caption).rstrip(":"), *names)
+        self.names = (caption, *names)
+
+    def _add_drawn(self, start: int, end: int) -> None:
+        """Add the rows of a table that is drawn with signs."""
+        caption = self._caption()
+        lines = self.text[start:end].split("\n")
+        for entry in sorted(drawn_table(lines)):
+            end = start + sum(len(line) + 1 for line in lines[entry.first : entry.last])
+            lead = (caption, *entry.lead[1:])
+            self._mark(start, end, entry.kind, lead if entry.kind == "row" and any(lead) else ())
+            start = end
 
     def _add_html_rows(self, start: int, end: int) -> None:
         """Add the rows of a table in html, with the names of its columns, and with the values of
@@ -297,13 +329,18 @@ class _Marks:
                 self._mark(*row.span(), "paragraph")
 
     def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
-        """Add a block with its lead, and what is not read in it: all of "unread", none of code."""
-        words = self.text[start:end]
+        """Add a block with its lead, unless it is blank, and what is not read in it: all of
+        "unread", none of code.
+        """
+        block = _VISIBLE.search(self.text, start, end)
+        if block is None:
+            return
+        start, end = block.span()
         if kind == "unread":
             self.unread.spans.append((start, end))
             kind = "note"
         elif kind != "code":
-            self.unread.spans += [(start + a, start + b) for a, b in _markup(words)]
+            self.unread.spans += [(start + a, start + b) for a, b in _markup(block[0])]
         self.canonical.mark(self.offset + start, self.offset + end, kind, lead)
 
     def finish(self) -> None:

@@ -6,7 +6,7 @@ definition count on, unless they override its levels.
 
 import re
 from functools import cache
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, fromstring
 
 from runnel.text.documents.parts import attribute, is_on, value_of
 
@@ -41,6 +41,24 @@ _ENDINGS = {
     **{("fr", 1): "er", ("fr", 0): "e", ("nl", 0): "e", ("sv", 0): ":e"},
     **{(language, 0): "\u00ba" for language in ("es", "it", "pt", "gl")},
 }
+# the lists of Word's own, for numbers inside a paragraph: the forms and the texts of their levels
+_LISTS = {
+    "numberdefault": ("1ai1ai1ai", "%1) %2) %3) (%4) (%5) (%6) %7. %8. %9."),
+    "outlinedefault": ("IA1a1aiai", "%1. %2. %3. %4) (%5) (%6) (%7) (%8) (%9)"),
+    "legaldefault": (
+        "111111111",
+        "%1. %1.%2. %1.%2.%3. %1.%2.%3.%4. %1.%2.%3.%4.%5. %1.%2.%3.%4.%5.%6."
+        " %1.%2.%3.%4.%5.%6.%7. %1.%2.%3.%4.%5.%6.%7.%8. %1.%2.%3.%4.%5.%6.%7.%8.%9.",
+    ),
+}
+# signs for forms of numbers: OpenDocument's, and those of `_LISTS`
+FORMS = {
+    **{"1": "decimal", "a": "lowerLetter", "i": "lowerRoman"},
+    **{"A": "upperLetter", "I": "upperRoman"},
+}
+# a field that is such a number, with the name of its list: "LISTNUM NumberDefault \l 2 \s 3"
+_LIST = re.compile(r"LISTNUM\s*\"?([^\"\\]*)", re.IGNORECASE)
+_SWITCH = re.compile(r"\\([ls])\s*\"?(\d{1,9})", re.IGNORECASE)
 _MOST_ROMAN = 3999  # the highest number in Roman numerals
 _MOST_LETTERS = 26 * 5  # the highest in letters: a to z, aa to zz, and on to eeeee
 
@@ -49,23 +67,30 @@ class Numbering:
     """The numbered lists of a document, and how far they are counted."""
 
     def __init__(self, part: Element | None, language: str = "en") -> None:
-        part = Element("numbering") if part is None else part
+        parts = [fromstring(_own_lists()), *(() if part is None else (part,))]
         # by id
         self._abstract = {
             attribute(definition, "abstractNumId"): definition
+            for part in parts
             for definition in part.findall("{*}abstractNum")
         }
-        self._instances = {attribute(num, "numId"): num for num in part.findall("{*}num")}
-        self._levels_of = cache(self._read_levels)  # each instance is read once
-        self._language = language.partition("-")[0].lower()
-        # by abstract definition and level, the current number
-        self._counts: dict[str, dict[int, int]] = {}
-        self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
+        self._instances = {
+            attribute(num, "numId"): num for part in parts for num in part.findall("{*}num")
+        }
         self._linked = {
             style: definition
             for definition in self._abstract.values()
             if (style := value_of(definition, "styleLink"))
         }
+        self._named = {
+            value_of(self._definition(instance), "name").lower(): instance
+            for instance in self._instances
+        }
+        self._levels_of = cache(self._read_levels)  # each instance is read once
+        self._language = language.partition("-")[0].lower()
+        # by abstract definition and level, the current number
+        self._counts: dict[str, dict[int, int]] = {}
+        self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
 
     def level_of(self, instance: str, style: str) -> int | None:
         """Return the level that a paragraph style is linked to; None if there is none."""
@@ -74,9 +99,26 @@ class Numbering:
                 return integer(attribute(element, "ilvl"), 0)
         return None
 
-    def next(self, instance: str, level: int) -> str:
+    def next_inside(self, field: str, instance: str, level: int) -> str:
+        r"""Count a field in a paragraph, such as "LISTNUM NumberDefault \l 2"; return its number.
+        Without a name it is in the paragraph's list, if there is one, one level deeper.
+
+        Args:
+            instance: that the paragraph has its number from; "": none.
+            level: of the paragraph.
+        """
+        name = _LIST.split(field)[1].strip().lower()
+        switches = dict(_SWITCH.findall(field.lower()))
+        own = not name and instance != ""
+        return self.next(
+            instance if own else self._named.get(name or "numberdefault", ""),
+            int(switches["l"]) - 1 if "l" in switches else (level + 1) * own,
+            int(switches["s"]) if "s" in switches else None,
+        )
+
+    def next(self, instance: str, level: int, number: int | None = None) -> str:
         """Count a paragraph; return its number. "" for a bullet, and for an instance or level that
-        is not defined.
+        is not defined. `number`: from which to count on.
         """
         levels, starts = self._levels_of(instance)
         if level not in levels:
@@ -84,7 +126,9 @@ class Numbering:
         definition = attribute(self._definition(instance), "abstractNumId")
         counts = self._counts.setdefault(definition, {})
         override = starts.get(level)
-        if level not in counts or (override is not None and (instance, level) not in self._begun):
+        if number is not None:
+            counts[level] = number
+        elif level not in counts or (override is not None and (instance, level) not in self._begun):
             counts[level] = _start(levels[level]) if override is None else override
         else:
             counts[level] += 1
@@ -119,6 +163,22 @@ class Numbering:
             for override in overrides
             if (start := value_of(override, "startOverride"))
         }
+
+
+def _own_lists() -> str:
+    """Return `_LISTS` in the form of word/numbering.xml."""
+    xml = ""
+    for name, (forms, texts) in _LISTS.items():
+        levels = "".join(
+            f'<lvl w:ilvl="{level}"><start w:val="1"/><numFmt w:val="{FORMS[form]}"/>'
+            f'<lvlText w:val="{text}"/></lvl>'
+            for level, (form, text) in enumerate(zip(forms, texts.split(), strict=True))
+        )
+        xml += (
+            f'<abstractNum w:abstractNumId="{name}"><name w:val="{name}"/>{levels}</abstractNum>'
+            f'<num w:numId="{name}"><abstractNumId w:val="{name}"/></num>'
+        )
+    return f'<numbering xmlns:w="w">{xml}</numbering>'
 
 
 def _form(level: Element) -> str:

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock, spanned
-from runnel.text.documents.numbering import integer, numeral
+from runnel.text.documents.numbering import FORMS, integer, numeral
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
 # kinds of documents by the element that holds the content
@@ -27,13 +27,6 @@ _LEFT_OUT = frozenset(
 )
 _META = "meta.xml"
 _STYLES = "styles.xml"
-_FORMS = {  # OpenDocument's names of number formats -> Word's, which `numeral` knows
-    "1": "decimal",
-    "a": "lowerLetter",
-    "A": "upperLetter",
-    "i": "lowerRoman",
-    "I": "upperRoman",
-}
 _MANIFEST = "META-INF/manifest.xml"
 
 
@@ -104,7 +97,7 @@ class _Styles:
         parts = [
             numeral(counts[level - 1], form)
             for level in range(max(1, depth - shown + 1), depth + 1)
-            if (form := _FORMS.get(self._text(style, level, "num-format")))
+            if (form := FORMS.get(self._text(style, level, "num-format")))
         ]
         prefix = self._text(style, depth, "num-prefix")
         suffix = self._text(style, depth, "num-suffix")

@@ -28,6 +28,7 @@ from runnel.text.documents.pdf_forms import add_fields
 from runnel.text.documents.pdf_grid import drawn_lines, put_tables, take_tables
 from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out, level_names
 from runnel.text.documents.pdf_parts import (
+    join_rows,
     join_sentences,
     join_words,
     mark_asides,
@@ -233,6 +234,7 @@ def _build(
         canonical.warnings.append(f"{_page_list(problems.empty)} without text ({share}{pictures})")
     faults = problems.faults.items()
     canonical.warnings += [f"{_page_list(numbers)}: {fault}" for fault, numbers in faults]
+    join_rows(parts)
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)

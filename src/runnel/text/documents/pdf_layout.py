@@ -63,6 +63,7 @@ _LEAST_GOING_ON = 0.4  # the least share of lines of a column of prose that go o
 _LONG_LINE = 4  # the least words of a line of prose beside several columns, on average
 # ---- tables
 _CELL_STEP = 1.6  # the largest distance of two lines of a cell
+_LARGE = 1.5  # the least height of the number of a card, in heights of its other lines
 _CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
 # ---- paragraphs
 _LOOSE_STEP = 1.3  # the least distance of lines of two paragraphs, in units of the usual distance
@@ -147,8 +148,8 @@ class PdfPart:
         return [self.text, *(cell for row in self.rows for cell in row)]
 
     def continues(self, before: PdfPart) -> bool:
-        """Return whether this table has the columns of another."""
-        return len(self.gaps) == len(before.gaps) and all(
+        """Return whether this table has the columns of another; a card has none."""
+        return 0 < len(self.gaps) == len(before.gaps) and all(
             min(a[1], b[1]) > max(a[0], b[0]) for a, b in zip(self.gaps, before.gaps, strict=True)
         )
 
@@ -476,7 +477,7 @@ class _Region:
             if between:
                 yield from self._beside(part, between, depth)
             else:
-                yield table
+                yield from table.tables()
                 plain = part[table.last :]
             flows = True
         if plain:
@@ -826,6 +827,8 @@ class _GapTable(Table):
                 self.end = caption  # another table may begin there
         del filled[self.end :]
         self.first = filled.index(True) if any(filled) else 0
+        while self.first and is_rest([_join(cell) for cell in cells[self.first - 1]]):
+            self.first -= 1
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
         for number in range(self.first, self.end):
             title = lines[number].is_across(gaps) and not filled[number]
@@ -844,6 +847,22 @@ class _GapTable(Table):
             for whole, cell in zip(self.rows[-1], cells[number], strict=True):
                 whole += cell
         self.words = _words(lines[self.first : self.last])
+
+    def tables(self) -> list[Table]:
+        """Return the table, or a table for each of its columns if these are cards: each has a
+        number, or words, in a large font, with a title and a text.
+        """
+        heights = [median(line.height for cell in row for line in cell) for row in self.rows]
+        if not 1 < len(heights) < _FEW:
+            return [self]
+        large = self.rows[heights.index(max(heights))]
+        second, first = sorted(heights)[-2:]
+        if first <= _LARGE * second or not all(large):
+            return [self]
+        return [
+            Table([list(card)], [w for cell in card for line in cell for w in line.words], [])
+            for card in zip(*self.rows, strict=True)
+        ]
 
     def _belongs(
         self, line: _Row, above: _Row, cells: list[list[Line]], columns: Sequence[Gap]
@@ -888,6 +907,13 @@ class _GapTable(Table):
             ):
                 return self.gaps[width - 1 :: width]
         return []
+
+
+def is_rest(row: Sequence[str]) -> bool:
+    """Return whether a row of cells goes on with cells above it, perhaps on the page before: it has
+    no label, and a cell begins with a small letter.
+    """
+    return not row[0] and any(cell[:1].islower() for cell in row)
 
 
 def _is_centered(place: float, columns: Sequence[Gap]) -> bool:

@@ -4,6 +4,7 @@
 
 and then, for all pages together and in this order,
 
+    join_rows        joins rows of tables that are split by a page end
     join_sentences   puts the rest of a sentence before notes, captions and page ends
     join_words       joins words that are split at line ends
     split_lists      cuts lists, and tables of contents, into their entries
@@ -14,11 +15,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from runnel.text.documents.document import CONTENTS
 from runnel.text.documents.headings import is_title
-from runnel.text.documents.pdf_layout import CAPTION, NUMERIC, SENTENCE_END, PdfPart, joined
+from runnel.text.documents.pdf_layout import (
+    CAPTION,
+    NUMERIC,
+    SENTENCE_END,
+    PdfPart,
+    is_rest,
+    joined,
+)
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 from runnel.text.sentences import split_sentences
@@ -35,6 +43,7 @@ _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _NOTE_LINES = 12  # the most lines of notes: a longer text is a list of references
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
+_CELL_WORDS = 3  # the fewest words of a cell that goes on on the next page
 _AHEAD = 24  # parts that are searched for the rest of a sentence
 _IN_SENTENCE = re.compile(r"\n[^\W\d_A-Z]")  # a line that begins inside a sentence
 # a word that ends no sentence: "was after" / "November 18"; a formula may be after "is" and "to"
@@ -100,7 +109,38 @@ def _is_scattered(part: PdfPart) -> bool:
     return 2 * axis > len(filled) or not _LONG_WORD.search(" ".join(part.texts()))
 
 
-# ---- sentences over columns, notes and pages -----------------------------------------------------
+# ---- rows and sentences over columns, notes and pages --------------------------------------------
+
+
+def join_rows(parts: Sequence[PdfPart]) -> None:
+    """Join the last row of a page and the first rows of the next page, below names of columns that
+    are repeated, if these are the rest of the cells above.
+    """
+    for before, after in pairwise(part for part in parts if part.rows or not part.aside):
+        heads = max(1, before.heads)
+        first = heads if after.rows[:heads] == before.rows[:heads] else 0
+        if after.page != before.page + 1 or not (before.rows and after.continues(before)):
+            continue
+        while len(after.rows) > first and _goes_on(before.rows[-1], after.rows[first]):
+            pairs = zip(before.rows[-1], after.rows.pop(first), strict=True)
+            before.rows[-1] = [joined(f"{upper}\n{lower}".rstrip()) for upper, lower in pairs]
+
+
+def _goes_on(row: Sequence[str], rest: Sequence[str]) -> bool:
+    """Return whether the cells of a row go on in another one: at least one of several words does
+    inside a sentence, and no cell is new.
+    """
+    pairs = list(zip(row, rest, strict=True))
+    return (
+        is_rest(rest)
+        and all(upper or not lower for upper, lower in pairs)
+        and any(
+            lower[:1].islower()
+            and len(upper.split()) >= _CELL_WORDS
+            and not SENTENCE_END.search(upper)
+            for upper, lower in pairs
+        )
+    )
 
 
 def join_sentences(pieces: list[PdfPart]) -> list[PdfPart]:

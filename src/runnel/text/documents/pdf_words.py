@@ -29,7 +29,7 @@ from functools import cached_property, reduce
 from itertools import pairwise
 from math import atan2, hypot, inf, pi, remainder, sin, tan
 from operator import attrgetter, itemgetter
-from statistics import median, mode
+from statistics import median, median_low, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,8 +122,11 @@ _WORD_SPACE = 1.7  # the least space between two words, in spaces between letter
 # ---- ligatures whose character is lost
 # by the letter that a font maps a ligature to, its last one: the ligatures that it may be
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
+# Letters about as wide as each other: most tell the width of "i" and "l" on a page whose only ones
+# are ligatures.
+_NARROW = "ilft"
 # runs of these letters, and of those before them, whose widths tell how wide a ligature must be
-_LOST_LETTERS = re.compile("[ilfhT]+")
+_LOST_LETTERS = re.compile("[ilfthT]+")
 _LEAST_LIGATURE_WIDTH = 1.6  # in widths of its letter
 _TIGHTNESS = 0.93  # the usual width, in sums of the widths of the letters that it is made of
 _OTHER_WIDTH = 0.2  # the least difference, a share of the width, from which it is no known ligature
@@ -617,6 +620,10 @@ class _Reader:
         from the end of a word on, so that the places before stay right.
         """
         usual = {key: median(widths) for key, widths in self.widths.items()}
+        for font, letter in usual:
+            if letter in "il":
+                alike = [usual.get((font, other), 0.0) for other in _NARROW]
+                usual[font, letter] = min(usual[font, letter], median_low(filter(None, alike)))
         tightness: dict[str, float] = {}  # by font
         for writes in (False, True):
             wide = reversed(self.wide) if writes else sorted(self.wide, key=itemgetter(2))

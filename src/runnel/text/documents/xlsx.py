@@ -34,6 +34,7 @@ _PLACES = re.compile(r"[0#?](?:.*[0#?])?")  # #,##0.00: from the first place of 
 _LITERAL = re.compile(r'\\(.)|"([^"]*)"|([$\u20ac\u00a3\u00a5 -])')  # what is shown beside them
 # 00000, 000-00-0000: zeros, and signs that are shown as they are
 _ZEROS = re.compile(r"[^#?.,%*@\[\]]*?0[^#?.,%*@\[\]]*0[^#?.,%*@\[\]]*")
+_LEVEL = 2  # spaces of a level of labels
 _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError)  # raised by openpyxl
 _TEXT = b't="str"'  # a formula whose result is an empty text
 
@@ -84,6 +85,7 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
     flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
         texts = [_shown(cell) for cell in row]
+        label = next((at for at, text in enumerate(texts) if text), 0)
         flow.open_row(head=number in names or (number <= frozen and sum(map(bool, texts)) > 1))
         for column, text in enumerate(texts, start=1):
             if covered.get(column, 0) >= number:
@@ -97,7 +99,7 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
                 for rows, labels in pivots
             )
             flow.open_cell(last - column + 1, bottom - number + 1, merged=repeated)
-            flow.add(text)
+            flow.add(f"{_indent(row[label])}{text}" if column == label + 1 else text)
     flow.close_table()
     flow.add_to(canonical)
 
@@ -150,6 +152,13 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
         return _with_unit(shown, form) if filled == shown else filled
     text = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), str(value))
     return " ".join(text.split())
+
+
+def _indent(cell: ReadOnlyCell | EmptyCell) -> str:
+    """Return spaces as wide as the one before the text of a cell, by its format or its text."""
+    text = str(cell.value)
+    levels = int(cell.alignment.indent) if isinstance(cell, ReadOnlyCell) else 0
+    return text[: len(text) - len(text.lstrip())].ljust(_LEVEL * levels)
 
 
 def _duration(value: datetime.timedelta, form: str) -> str:
