@@ -10,9 +10,10 @@ python -m tools.train_memory measure KIND NAMES [MOST]  ranks of the sentences o
                                                of at most MOST tokens.
                                                Before its training a KIND is what it begins with. In
                                                brackets are 95 % intervals: documents are drawn.
-python -m tools.train_memory export FOLDER WORDS  the model folder of the trained pilot (b), beside
-                                               pocket's; WORDS: the weight of BM25 beside 10 times
-                                               the cosine
+python -m tools.train_memory export FOLDER WORDS FILE ...  the model folder of pilot (b), beside
+                                               pocket's, with the mean of the weights in files that
+                                               its training wrote; WORDS: the weight of BM25 beside
+                                               10 times the cosine
 
 All of it runs on the GPU that torch sees, else on the CPU. It has not run on a real GPU.
 """
@@ -123,10 +124,12 @@ if __name__ == "__main__":
             save(list(pattern_documents(Path(questions), Path(folder))), RUNS / f"{name}.npz")
         case ["measure", kind, names, *most]:
             measure(kind, names, *most)
-        case ["export", folder, words]:
-            trained = make("replaced")
-            assert isinstance(trained, Replaced)
-            restored(trained, "replaced")
+        case ["export", folder, words, *files] if files:
+            trained = Replaced()
+            read = [load_file(file) for file in files]
+            weights = dict(trained.named_parameters())
+            for name in read[0]:
+                weights[name].data.copy_(torch.stack([one[name] for one in read]).mean(0))
             export(trained.eval(), Path(folder), float(words))
         case [kind, tokens, rate]:
             train(kind, tokens, rate)
