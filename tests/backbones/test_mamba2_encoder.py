@@ -1,5 +1,6 @@
 """BERT's encoder with Mamba-2 in place of attention: values, and any way of reading gives them."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -129,6 +130,12 @@ def test_gradients_reach_both_mixers_also_when_layers_run_again(model: Mamba2Enc
     finally:
         model.zero_grad()
         model.eval()
+
+
+@pytest.mark.parametrize("name", ["sentence_layers", "judge_layers", "pair_layers"])
+def test_other_forms_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} 1"):
+        replace(CONFIG, **{name: 1})
 
 
 def test_a_passage_longer_than_its_positions_is_refused(model: Mamba2Encoder) -> None:

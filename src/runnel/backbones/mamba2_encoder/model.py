@@ -42,6 +42,11 @@ class Mamba2EncoderConfig(EncoderConfig):
 
     state_size: int = 64
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("sentence_layers", "judge_layers", "pair_layers"):
+            self.expect(getattr(self, name) == 0, name, rule="0, because there is only one form")
+
     @property
     def mixer(self) -> Mamba2Config:
         """The sizes of a mixer."""
