@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.config import BackboneConfig, Blocks, digest_arrays, expect_ids
@@ -86,6 +87,7 @@ class Backbone(Blocks, nn.Module, ABC):
     logit_cap: ClassVar[float | None] = None
     # whether the family's folder has a `cpu.py` with its `FastPath`: class Mamba1 has Mamba1Cpu
     has_kernels: ClassVar[bool] = False
+    embeddings: nn.Embedding  # of tokens
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -113,9 +115,10 @@ class Backbone(Blocks, nn.Module, ABC):
         unchanged. Arguments as for `forward`.
         """
 
-    @abstractmethod
     def embed(self, ids: Tensor) -> Tensor:
         """Return token embeddings (T, D) fp32 of ids (T,)."""
+        table = self.embeddings.weight
+        return F.embedding(ids, table).to(stream_dtype(table))
 
     def prepare(self) -> None:
         """Build `self.fast` where kernels run for the present device and weights. Call it again

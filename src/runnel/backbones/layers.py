@@ -7,7 +7,7 @@ K  inputs of a linear layer      N  outputs of a linear layer
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -110,6 +110,30 @@ def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
     )
 
 
+def run_layers(
+    layers: Iterable[nn.Module],
+    names: Sequence[str],
+    hidden: Tensor,
+    places: Any,
+    state: State | None,
+    recompute: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Run layers that map (hidden, places, *states) to the new (hidden, *states), with the states
+    in the order of `names`; return the last hidden, and the states of all layers (S, L, ...).
+    """
+    after = []
+    for index, layer in enumerate(layers):
+        before = [
+            None if state is None else state[name][:, index].to(hidden.dtype) for name in names
+        ]
+        hidden, *ends = run_layer(layer, recompute, hidden, places, *before)
+        after.append(ends)
+    return hidden, {
+        name: torch.stack(ends, dim=1)
+        for name, ends in zip(names, zip(*after, strict=True), strict=True)
+    }
+
+
 def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
     """Yield the indices of sequences to pad together, longest first.
 
@@ -193,9 +217,6 @@ class BlockBackbone(Backbone, Generic[Block]):
         """The blocks in order."""
         return cast("list[Block]", list(self.layers))
 
-    def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
-
     def _forward(
         self,
         ids: Tensor,
@@ -206,14 +227,5 @@ class BlockBackbone(Backbone, Generic[Block]):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         hidden = self.embed_with(ids, added).to(stream_dtype(self.embeddings.weight))
         names = list(self.state_shapes())
-        after = []
-        for index, layer in enumerate(self.layers):
-            before = [
-                None if state is None else state[name][:, index].to(hidden.dtype) for name in names
-            ]
-            hidden, *ends = run_layer(layer, recompute, hidden, cu_seqlens, *before)
-            after.append(ends)
-        return self.norm_f(hidden), {
-            name: torch.stack(ends, dim=1)
-            for name, ends in zip(names, zip(*after, strict=True), strict=True)
-        }
+        hidden, after = run_layers(self.layers, names, hidden, cu_seqlens, state, recompute)
+        return self.norm_f(hidden), after

@@ -6,6 +6,8 @@ as numbered excerpts (`generation/asking.py`), and prints the answer as it arriv
 (`_print_answer`); `_report` notes on stderr what a reader must know of it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -189,7 +191,7 @@ def _find_in_files(
     paths: list[str],
     files: FileOptions,
     skipped: list[Skipped],
-    retriever: "SentenceRetriever",
+    retriever: SentenceRetriever,
     *,
     remember: bool | None,
     top_k: int,
@@ -221,8 +223,8 @@ def _find_in_files(
 
 
 def _print_answer(
-    endpoint: LanguageModelClient, context: "AnswerContext", max_tokens: int, *, whole: bool
-) -> "CitedAnswer":
+    endpoint: LanguageModelClient, context: AnswerContext, max_tokens: int, *, whole: bool
+) -> CitedAnswer:
     """Print an answer as it arrives, then the excerpts that it cites; or with `whole` before it all
     that the model reads.
     """
@@ -257,7 +259,7 @@ def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Iterable[in
     display.stream_text("\n")
 
 
-def _as_json(model: str, context: "AnswerContext", result: "CitedAnswer") -> dict[str, object]:
+def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
     return {
         "question": context.question,
         "answer": result.text or None,
@@ -276,7 +278,7 @@ def _as_json(model: str, context: "AnswerContext", result: "CitedAnswer") -> dic
     }
 
 
-def _report(context: "AnswerContext", result: "CitedAnswer", answer_tokens: int) -> None:
+def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> None:
     """Note on stderr what the reader of the answer must know: what is missing, cut or removed."""
     read = counted(len(context.excerpts), "excerpt")
     silent = not result.reply.text.strip()

@@ -13,6 +13,8 @@ A unit is what is scored and shown: a sentence, a group of clauses of a sentence
 Messages, and names here, call all of these sentences.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import os
@@ -54,7 +56,7 @@ log = logging.getLogger("runnel")
 
 _INDENT = "    "
 # how many of a unit: "1,880 sentences"; "clauses" is one group of clauses, and several
-_PLURALS: "dict[Unit, str]" = {
+_PLURALS: dict[Unit, str] = {
     "sentence": "sentences",
     "clauses": "clauses",
     "paragraph": "paragraphs",
@@ -130,10 +132,10 @@ class FileOptions(ParsingOptions):
 
     def cache(
         self,
-        load: "Callable[[], SentenceRetriever]",
+        load: Callable[[], SentenceRetriever],
         model: str,
         remember: bool | None,
-        unit: "Unit | None" = None,
+        unit: Unit | None = None,
     ) -> DocumentCache | None:
         """Return the cache of what this model has read with these options.
 
@@ -288,7 +290,7 @@ def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
 
 def _load(
     model: str, dtype: str, remember: bool | None, min_score: str | None
-) -> "SentenceRetriever":
+) -> SentenceRetriever:
     """Load the model, and check that it can do what the options ask for."""
     from runnel.models.sentence_retriever import SentenceRetriever
 
@@ -298,7 +300,7 @@ def _load(
 
 
 def check_retriever(
-    retriever: "SentenceRetriever", model: str, remember: bool | None, min_score: str | None
+    retriever: SentenceRetriever, model: str, remember: bool | None, min_score: str | None
 ) -> None:
     """Raise InputError for --remember if the model cannot, and for a percentage if its scores are
     not probabilities.
@@ -360,7 +362,7 @@ def _print(
         display.say(f"note: the files of {counted(omitted, 'more place')} are not listed")
 
 
-def show(console: "Console", findings: Findings) -> None:
+def show(console: Console, findings: Findings) -> None:
     """Print each sentence in its context, below its place and, if it is known, the probability that
     it answers.
     """

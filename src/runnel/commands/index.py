@@ -1,5 +1,7 @@
 """`runnel index`: bring an index up to date with files and folders, once or after every change."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,12 +87,12 @@ def index(
         return indexes.print_changes(opened, _update(opened, files), shown, as_json)
 
 
-def _update(index: "Index", files: "IndexedFiles") -> "Changes":
+def _update(index: Index, files: IndexedFiles) -> Changes:
     with display.Meter("indexing") as meter:
         return files.update(index, progress=meter, through=meter.files)
 
 
-def _watch(index: "Index", files: "IndexedFiles", shown: str) -> int:
+def _watch(index: Index, files: IndexedFiles, shown: str) -> int:
     """Update the index, and again after every change of files, until Ctrl-C."""
     from runnel.search.indexed_files import watch
 

@@ -6,6 +6,8 @@ refresh_project                brings a project's index up to date before a sear
 print_changes, summary         lines about the changes of an index
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +73,7 @@ class IndexOptions:
 
     def open(
         self, place: str, fields: dict[str, FieldType], language: str, *, remember: bool
-    ) -> "Index":
+    ) -> Index:
         """Open the index at `place`, or create it there with these options."""
         from runnel.search.index import Index
 
@@ -100,7 +102,7 @@ class IndexOptions:
         return index
 
 
-def print_changes(index: "Index", changes: "Changes", place: str, as_json: bool) -> int:
+def print_changes(index: Index, changes: Changes, place: str, as_json: bool) -> int:
     """Print the number of changes of each kind; return the exit code: 1 if a document failed."""
     documents = len(index)
     display.print_facts(
@@ -119,7 +121,7 @@ def print_changes(index: "Index", changes: "Changes", place: str, as_json: bool)
     return 1 if changes.failed else 0
 
 
-def find_project(start: Path) -> "Project | None":
+def find_project(start: Path) -> Project | None:
     """Return the project that holds the folder `start`, if any; one that is found above is named
     first.
     """
@@ -131,7 +133,7 @@ def find_project(start: Path) -> "Project | None":
     return project
 
 
-def expect_project() -> "Project":
+def expect_project() -> Project:
     """Return the project that holds the working directory."""
     from runnel.search.project import NAME, folders_of
     from runnel.search.stores import holds_index
@@ -150,7 +152,7 @@ def expect_project() -> "Project":
     return project
 
 
-def expect_or_make_project() -> "Project":
+def expect_or_make_project() -> Project:
     """Return the project that holds the working directory; make one of this folder, still without
     an index, if there is none.
     """
@@ -172,7 +174,7 @@ def expect_or_make_project() -> "Project":
     return project
 
 
-def refresh_project(project: "Project", index: "Index", ocr: Ocr | None = None) -> None:
+def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> None:
     """Bring a project's index up to date before a search, with a note of what has changed, or why
     that was not possible.
     """
@@ -194,7 +196,7 @@ def refresh_project(project: "Project", index: "Index", ocr: Ocr | None = None) 
         display.say(f"note: {shown}: {changed}")
 
 
-def summary(changes: "Changes", without: Sequence[str] = ()) -> str:
+def summary(changes: Changes, without: Sequence[str] = ()) -> str:
     """Return the number of documents of each kind of change; "" for none."""
     counts = {name: len(getattr(changes, name)) for name in COUNTED if name not in without}
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)

@@ -4,6 +4,8 @@ them, `rank_all` ranks them, and `rank_into` does so for `runnel rerank`.
 OUT is the run, OUT.json its settings and facts; the work resumes (`Journal`).
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -56,7 +58,7 @@ def rank_into(
     out: Path,
     settings: Mapping[str, object],
     task: Candidates,
-    load: "Callable[[], Reranker]",
+    load: Callable[[], Reranker],
     *,
     memory: str | None = None,
     memory_dtype: str = "int8",
@@ -88,7 +90,7 @@ def rank_into(
 def rank_all(
     journal: Journal,
     task: Candidates,
-    reranker: "Reranker",
+    reranker: Reranker,
     *,
     memory: str | None = None,
     memory_dtype: str = "int8",

@@ -71,7 +71,7 @@ class Checkpoint:
 
 def open_weights(checkpoint: Path) -> dict[str, Stored]:
     """Return every tensor of a folder's checkpoint or of a weights file, by its name in the file,
-    and those that it shares with another model (`_shared_weights`). Reads names and shapes.
+    and the tensors that it shares with another model (`_shared_weights`). Reads names and shapes.
     """
     if not checkpoint.is_dir():
         return open_file(checkpoint)

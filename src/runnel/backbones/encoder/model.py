@@ -179,9 +179,6 @@ class Encoder(EncoderBlocks, Backbone):
         own = {module for layer in self.blocks for module in layer.modules()}
         return [layer for layer in super().linear_layers() if layer in own]
 
-    def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
-
     def _forward(
         self,
         ids: Tensor,

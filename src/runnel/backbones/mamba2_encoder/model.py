@@ -29,9 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.config import EncoderBlocks, EncoderConfig
-from runnel.backbones.layers import LayerNorm, WideBiasLinear, run_layer
+from runnel.backbones.layers import LayerNorm, WideBiasLinear, run_layers
 from runnel.backbones.mamba2.model import Mamba2Config, Mamba2Mixer
 from runnel.backbones.state import State
 
@@ -174,9 +174,6 @@ class Mamba2Encoder(EncoderBlocks, Backbone):
     def flops(self, tokens: int) -> int:
         return Backbone.flops(self, tokens)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
-
     def _forward(
         self,
         ids: Tensor,
@@ -186,16 +183,7 @@ class Mamba2Encoder(EncoderBlocks, Backbone):
         recompute: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         places, hidden = self.begin(ids, added, cu_seqlens)
-        ends = []
-        for index, layer in enumerate(self.layers):
-            before = [
-                None if state is None else state[name][:, index].to(hidden.dtype)
-                for name in ("conv", "ssm")
-            ]
-            hidden, *after = run_layer(layer, recompute, hidden, places, *before)
-            ends.append(after)
-        conv, ssm = (torch.stack(layers, dim=1) for layers in zip(*ends, strict=True))
-        return hidden, {"conv": conv, "ssm": ssm}
+        return run_layers(self.layers, ["conv", "ssm"], hidden, places, state, recompute)
 
     def step_rows(
         self, ids: np.ndarray, cu_seqlens: np.ndarray, state: State | None

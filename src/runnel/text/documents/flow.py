@@ -413,9 +413,9 @@ def _add_lines(
 
 
 def _complete_labels(lines: Sequence[TableRow], column: int) -> None:
-    """Put before the label of a row, in the first column, those that it is indented below: "North,
-    Birch". A row with values is above others only if the next two rows are deeper: one may be a
-    sum.
+    """Put before the label of a row, in the first column, the labels that it is indented below, as
+    in "North, Birch". A row with values is above others only if the next two rows are deeper: one
+    may be a sum.
     """
     above: list[tuple[int, str]] = []  # indents and labels
     indents = [line.filled[0].indent if line.filled else 0 for line in lines]

@@ -109,12 +109,12 @@ class Numbering:
         """
         name = _LIST.split(field)[1].strip().lower()
         switches = dict(_SWITCH.findall(field.lower()))
-        own = not name and instance != ""
-        return self.next(
-            instance if own else self._named.get(name or "numberdefault", ""),
-            int(switches["l"]) - 1 if "l" in switches else (level + 1) * own,
-            int(switches["s"]) if "s" in switches else None,
-        )
+        if name or not instance:
+            instance = self._named.get(name or "numberdefault", "")
+            level = -1  # so that the first level is the next one
+        depth = int(switches.get("l", level + 2)) - 1
+        start = switches.get("s")
+        return self.next(instance, depth, None if start is None else int(start))
 
     def next(self, instance: str, level: int, number: int | None = None) -> str:
         """Count a paragraph; return its number. "" for a bullet, and for an instance or level that
