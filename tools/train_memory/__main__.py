@@ -12,7 +12,8 @@ python -m tools.train_memory measure KIND NAMES [MOST]  ranks of the sentences o
                                                brackets are 95 % intervals: documents are drawn.
 python -m tools.train_memory export FOLDER WORDS FILE ...  the model folder of pilot (b), beside
                                                pocket's, with the mean of the weights in files that
-                                               its training wrote; WORDS: the weight of BM25 beside
+                                               its training wrote (keep a copy of each: the run has
+                                               one file); WORDS: the weight of BM25 beside
                                                10 times the cosine
 
 All of it runs on the GPU that torch sees, else on the CPU. It has not run on a real GPU.
