@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class System:
         of: systems that this one merges or reorders; `make` writes its run.
         alone: whether each sentence is a document of its own, so that what the model makes of the
             text around it is seen by comparison.
+        words: the weight of the z-score of BM25 in the document, which is added to the score of
+            each sentence alone, as the model itself adds it when it reads the document.
     """
 
     part: str
@@ -72,6 +75,7 @@ class System:
     index: bool = False
     of: tuple[str, ...] = ()
     alone: bool = False
+    words: float = 0.0
 
 
 _MINILM = {"max_tokens": _TOKENS, "max_query_tokens": _TOKENS}
@@ -105,17 +109,25 @@ SYSTEMS = (
     System("sentences", "minilm", "MiniLM", "minilm", _MINILM | {"how": "embed"}),
     System("sentences", "bm25+minilm-sentences", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("sentences", "sentences", "`pocket`", options={"how": "sentences"}),
-    System("recurrent", "bm25", "BM25", "bm25"),
-    System("recurrent", "whole", "whole documents", "pocket-mamba2", {"how": "sentences"}),
-    System("recurrent", "alone", "each sentence alone", "pocket-mamba2", alone=True),
+    System("minilm-mamba2", "bm25", "BM25", "bm25"),
+    System("minilm-mamba2", "whole", "whole documents", "minilm-mamba2", {"how": "sentences"}),
+    System("minilm-mamba2", "alone", "each sentence alone", "minilm-mamba2", alone=True, words=0.2),
+    System("pocket-mamba2", "bm25", "BM25", "bm25"),
+    System("pocket-mamba2", "whole", "whole documents", "pocket-mamba2", {"how": "sentences"}),
+    System("pocket-mamba2", "alone", "each sentence alone", "pocket-mamba2", alone=True),
 )
 METRICS = {
     "retrieval": "nDCG@10",
     "rerank": "nDCG@10",
     "sentences": "Recall@10",
-    "recurrent": "Recall@10",
+    "minilm-mamba2": "Recall@10",
+    "pocket-mamba2": "Recall@10",
 }
-OF_SENTENCES = ("sentences", "recurrent")  # parts that rank the sentences of a document
+OF_SENTENCES = (
+    "sentences",
+    "minilm-mamba2",
+    "pocket-mamba2",
+)  # parts that rank the sentences of a document
 
 
 @dataclass(frozen=True)
@@ -288,7 +300,8 @@ def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
 def _rank_sentences(system: System, task: Path, folder: Path) -> None:
     if system.alone:
         scored = Scored(system.model, "sentences")
-        save(*measure_evidence(task, scored, None, folder, _alone), folder)
+        scorer = partial(_alone, words=system.words)
+        save(*measure_evidence(task, scored, None, folder, scorer), folder)
     elif system.of:
         reading = Reading(max_tokens=_TOKENS, max_query_tokens=_TOKENS)
         scored = Scored(str(minilm()), "embed", reading=reading)
@@ -297,9 +310,19 @@ def _rank_sentences(system: System, task: Path, folder: Path) -> None:
         evaluate(_model(system), [str(task)], out=folder, **system.options)
 
 
-def _alone(system: Scored) -> tuple[Scorer, str | None]:
+def _alone(system: Scored, words: float) -> tuple[Scorer, str | None]:
+    """Return what scores each sentence alone, and adds `words` times the z-score of BM25."""
     retriever = SentenceRetriever.load(system.model)
-    return sentences_alone(retriever), retriever.model.fingerprint()
+    alone = sentences_alone(retriever)
+    bm25, _ = scorer_of(Scored("bm25", "bm25"))
+
+    def score(
+        query: str, document: str | DocumentText, units: Units = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        spans, scores = alone(query, document, units)
+        return spans, scores + words * standard(bm25(query, document, units)[1])
+
+    return score, retriever.model.fingerprint()
 
 
 def sentences_alone(retriever: SentenceRetriever, keep: int = 1) -> Scorer:

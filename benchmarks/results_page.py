@@ -14,7 +14,8 @@ _TITLES = {
     "retrieval": "Retrieval",
     "rerank": "Reranking",
     "sentences": "Sentences",
-    "recurrent": "Sentences, by a recurrent model",
+    "minilm-mamba2": "Sentences, by `minilm-mamba2`",
+    "pocket-mamba2": "Sentences, by `pocket-mamba2`",
 }
 _ABOUT = {
     "retrieval": (
@@ -29,8 +30,14 @@ passages and documents by rank, and orders the 50 best by the reranker's score, 
 The sentences of the document that a question is about: the share of the evidence spans that one of the ten best meets.
 MiniLM reads each sentence by itself, `pocket` whole passages. "+" is the sum of the z-scores of both, within the document."""
     ),
-    "recurrent": (
-        """The same questions, ranked by `pocket-mamba2` ([its card](../src/runnel/models/built_in/pocket_mamba2/README.md)). Whole: it reads the question and then the document, and
+    "minilm-mamba2": (
+        """\
+The same questions, ranked by `minilm-mamba2` ([its card](../src/runnel/models/built_in/minilm_mamba2/README.md)). Whole: it reads the document once, and a sentence
+with the state of all that stands before it; alone: it reads each sentence as if it were the document. BM25 within the document has the same weight in both."""
+    ),
+    "pocket-mamba2": (
+        """\
+The same questions, ranked by `pocket-mamba2` ([its card](../src/runnel/models/built_in/pocket_mamba2/README.md)). Whole: it reads the question and then the document, and
 scores a sentence with all that stands before it in its state; alone: it reads the question and one sentence."""
     ),
 }

@@ -82,10 +82,10 @@ def test_results(data, tmp_path, monkeypatch):
     # BM25's runs serve two parts each; the sum of two scores and each sentence alone are none of
     # `runnel lab evaluate`'s
     retrieval = 11 - 1
-    sentences = 2 * 4
+    sentences = 2 * 5
     assert len(done) == retrieval + sentences and not list(work.rglob("*.part"))
     found = json.loads((page / "results.json").read_text())
-    assert [part["missing"] for part in found["parts"]] == [[]] * 4
+    assert [part["missing"] for part in found["parts"]] == [[]] * 5
     assert (page / "results.md").read_text() == page_text(found) and (
         page / "results.png"
     ).stat().st_size > 1000
@@ -106,7 +106,7 @@ def test_results(data, tmp_path, monkeypatch):
     again = json.loads((page / "results.json").read_text())
     assert again.pop("questions") and found.pop("questions") == [] and again == found
 
-    first, _, sentences_part, recurrent = found["parts"]
+    first, _, sentences_part, *recurrent = found["parts"]
     assert first["systems"][0]["sets"]["tiny"]["mean"] == 1.0  # each number is in one document
     values = {
         json.loads(line)["query"]
@@ -116,11 +116,8 @@ def test_results(data, tmp_path, monkeypatch):
     assert documents == {str(n) for n in range(20) if held_back(str(n))}
     assert len(values) == 4 * len(documents)
     assert sentences_part["sets"][0]["trained"] in ("no", "held back")
-    assert [system["title"] for system in recurrent["systems"]] == [
-        "BM25",
-        "whole documents",
-        "each sentence alone",
-    ]
+    titles = [[system["title"] for system in part["systems"]] for part in recurrent]
+    assert titles == [["BM25", "whole documents", "each sentence alone"]] * 2
 
     # a part that an empty folder of work has not measured stays as the page has it
     kept = results.collect(data, results.Work(tmp_path / "empty"), again)
