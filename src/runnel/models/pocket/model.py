@@ -119,8 +119,7 @@ def load_pocket(
     from runnel.backbones.encoder.arrays import DEFAULT_DTYPE, ArrayEncoder
     from runnel.ops.int8_matmul import vnni_problem
 
-    in_bytes = vnni_problem() is None  # whether the processor multiplies bytes
-    if (wanted == "int8" and not in_bytes) or (wanted == "bfloat16" and wanted != DEFAULT_DTYPE):
+    if (wanted == "int8" and vnni_problem()) or (wanted == "bfloat16" and wanted != DEFAULT_DTYPE):
         return None
     # 3. The encoder and its heads.
     backbone = ArrayEncoder(weights, file, config, DEFAULT_DTYPE if wanted == "auto" else wanted)
@@ -129,7 +128,7 @@ def load_pocket(
         for name, options in read.heads.items()
     }
     log.info("%s runs with kernels compiled for this processor", backbone.title)
-    looks_in_8_bits = wanted == "auto" and in_bytes
+    looks_in_8_bits = wanted == "auto" and vnni_problem() is None
     arguments = read.model_arguments(folder, heads, source)
     return PocketModel(backbone, **arguments, looks_in_8_bits=looks_in_8_bits)
 
