@@ -1,6 +1,7 @@
 """The built-in encoder: its teacher's vectors, and answers that are right."""
 
 import importlib.util
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from runnel.files import Decoded
 from runnel.models.folder import BUILT_IN, load_model
 from runnel.models.model import Model
 from runnel.models.pocket import looks
+from runnel.ops import int8_matmul
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
 
@@ -137,3 +139,31 @@ def test_the_second_look_adds_the_cosine_of_each_of_the_best_sentences_alone(
     vectors = Embedder(model).encode([query, *sentences])
     added = weights[0] * (vectors[1:] @ vectors[0] - looks._USUAL)
     np.testing.assert_allclose(judged[0] - judged[1], added, atol=1e-3)
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+def test_only_the_second_look_reads_in_8_bits_and_only_where_no_dtype_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, vnni: bool
+) -> None:
+    if vnni and int8_matmul.vnni_problem():
+        pytest.skip(f"8-bit products cannot run here: {int8_matmul.vnni_problem()}")
+    if not vnni:
+        monkeypatch.setattr(int8_matmul, "vnni_problem", lambda: "none")
+    usual = load_model("pocket", arrays=True)
+    asked = load_model("pocket", dtype=usual.backbone.dtype, arrays=True)
+    assert asked.for_second_look is asked
+    again = usual.for_second_look
+    assert again.backbone.dtype == ("int8" if vnni else asked.backbone.dtype)
+    assert usual.fingerprint() == asked.fingerprint()  # what was remembered serves both
+    copied = pickle.loads(pickle.dumps(usual))
+    assert copied.for_second_look.backbone.dtype == again.backbone.dtype
+    query = next(iter(QUESTIONS))
+    for model in (usual, copied):
+        scored, expected = (
+            next(iter(SentenceRetriever(one).rank(query, [TEXT]))) for one in (model, asked)
+        )
+        np.testing.assert_array_equal(scored.first.scores, expected.first.scores)
+        assert scored.second is not None and expected.second is not None
+        difference = np.abs(scored.second.judged - expected.second.judged).max()
+        assert vnni == bool(difference) and difference < 0.5
+        assert np.argmax(scored.scores) == np.argmax(expected.scores)

@@ -134,6 +134,13 @@ class Model(ABC):
             self.head("sentences")  # raises
         return self.with_sentences()
 
+    @property
+    def for_second_look(self) -> "Model":
+        """The model that reads sentences again: itself, or one with the same weights that reads
+        them in fewer bits.
+        """
+        return self
+
     def text_limit(self, max_tokens: int | None) -> int | None:
         """Return the tokens to which a text, or a pair of texts, is cut: `max_tokens`, or a
         transformer's limit if that is less; None: no cut.
@@ -160,7 +167,7 @@ class Model(ABC):
         return {
             name: value
             for name, value in self.__dict__.items()
-            if name not in ("engine", "for_sentences")
+            if name not in ("engine", "for_sentences", "for_second_look")
         }
 
     def new_engine(self, step_tokens: int | None = None, memory_bytes: int | None = None) -> Engine:

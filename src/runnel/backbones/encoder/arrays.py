@@ -303,6 +303,10 @@ class ArrayEncoder(EncoderShape):
     def __reduce__(self) -> tuple[object, ...]:
         return open_encoder, (self.folder / "model.safetensors", self.config, self.dtype)
 
+    def with_dtype(self, dtype: Dtype) -> "ArrayEncoder":
+        """Return an encoder with the same weights whose linear layers are computed in `dtype`."""
+        return ArrayEncoder(self._file, self.folder / "model.safetensors", self.config, dtype)
+
     def __call__(self, *_: object, **__: object) -> NoReturn:
         raise InputError(
             "this encoder was loaded without torch; `Model.with_torch()` returns the one that reads"

@@ -216,6 +216,7 @@ class Judging:
     def __init__(self, model: Model, prompts: Mapping[str, np.ndarray]) -> None:
         """`prompts`: the ids of the model's prompts for a "query" and a "document"."""
         self._model, self._prompts = model, prompts
+        self._reader = model.for_second_look
         self.head: Judge = model.head("judge")
         self._pair: PairJudge | None = model.head("pair") if "pair" in model.heads else None
         self._markers = model.tokenizer.markers()
@@ -290,7 +291,7 @@ class Judging:
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: longest_block(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
-        read = read_blocks(self._model, ("judge",), [query, *(row.ids for row in rows)])
+        read = read_blocks(self._reader, ("judge",), [query, *(row.ids for row in rows)])
         hidden = [block for _, block in read]  # each row is one block: it was cut to fit
         own = np.zeros(len(query), np.float32)  # 0 for markers and prompt
         own[1 + len(prompt) : -1] = 1
@@ -322,7 +323,7 @@ class Judging:
             for look, sentence in (chosen[i] for i in best)
         ]
         idf = self._model.words.idf[asked]
-        read = read_blocks(self._model, ("pair",), [row.ids for row in rows])
+        read = read_blocks(self._reader, ("pair",), [row.ids for row in rows])
         found = [
             head.look(hidden, idf, len(asked), row.sentence, row.around)
             for (_, hidden), row in zip(read, rows, strict=True)
@@ -345,7 +346,7 @@ class Judging:
             prompt = self._prompts[name]
             longest = longest_block(self._model.backbone, len(prompt))
             rows.append(np.array([begin, *prompt, *ids[:longest], end], np.int32))
-        read = read_blocks(self._model, ("texts",), rows)
+        read = read_blocks(self._reader, ("texts",), rows)
         vectors = normalize(np.stack([hidden.mean(0) for _, hidden in read]))
         return vectors[1:] @ vectors[0]
 
