@@ -27,9 +27,9 @@ AMOUNT = re.compile(
     r"(?:(?:(?<=[$\u20ac\u00a3\u00a5])|EUR|USD|GBP|CHF|NOK|SEK|DKK|US\$|kr|Rs\.?)[ \u00a0])?\d"
     r"|[\u2013\u2014-]+\Z"
 )
-# numbers that are names: 2024, 2023/24, 31.12.2024, 2nd
+# numbers that are names: 2024, 2023/24, 2024[1], 31.12.2024, 2nd
 _NAME = re.compile(
-    r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*].*)?"
+    r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*\[].*)?"
     r"|\d\d?[./-]\d\d?[./-]\d\d(?:\d\d)?|\d+(?:st|nd|rd|th)\b.*"
 )
 _MOST_NAMES = 4  # rows of names of columns
