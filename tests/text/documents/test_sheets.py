@@ -165,6 +165,17 @@ def test_raised_marks_of_notes_are_apart_and_a_year_with_one_is_a_name(tmp_path,
     assert leads(read(tmp_path, book)) == {"Birch | 5 | a1": lead}
 
 
+def test_hidden_sheets_are_read_and_named(tmp_path, book):
+    assert read(tmp_path, book).warnings == ()
+    for name, state in (("Old", "hidden"), ("Rates", "veryHidden"), ("New", "visible")):
+        sheet = book.create_sheet(name)
+        sheet.sheet_state = state
+        sheet.append([f"in {name}"])
+    document = read(tmp_path, book)
+    assert rows(document) == ["in Old", "in Rates", "in New"]
+    assert document.warnings[0].endswith(": Old, Rates")
+
+
 def test_months_name_columns(tmp_path, book):
     sheet = book.active
     sheet.append(["Month", datetime.date(2026, 1, 1), datetime.date(2026, 2, 1)])

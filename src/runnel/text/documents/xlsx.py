@@ -70,6 +70,9 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         warnings.simplefilter("ignore")
         workbook = load_workbook(file, read_only=True, data_only=True)
         title = workbook.properties.title
+        hidden = [sheet.title for sheet in workbook.worksheets if sheet.sheet_state != "visible"]
+        if hidden:
+            canonical.warnings.append(f"hidden sheets are read too: {', '.join(hidden)}")
         for sheet in workbook.worksheets:
             canonical.add(sheet.title, level=1)
             sheet.reset_dimensions()  # some programs store wrong ones
