@@ -130,8 +130,8 @@ _NO_END = tuple(
         ),
         # Ms. Ruiz, Ft. Worth
         (
-            r"\b(?:M[sx]|M[ml]{1,2}es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste|[Bb]v?d)"
-            r"\.\s+\Z",
+            r"\b(?:M[sx]|M[ml]{1,2}es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste"
+            r"|[Bb]v?d)\.\s+\Z",
             r"[A-Z]",
         ),
         # Univ. Press; but: at the Univ. The

@@ -641,6 +641,29 @@ def test_cells_merged_as_older_programs_do_have_their_value_in_each_column(tmp_p
     ]
 
 
+def test_merged_labels_of_groups_and_labels_with_colons_are_no_names(tmp_path):
+    def table(*rows_of_texts):
+        return "".join(
+            row(
+                *(
+                    cell(p(text), '<w:gridSpan w:val="3"/>' if len(texts) == 1 else "")
+                    for text in texts
+                )
+            )
+            for texts in rows_of_texts
+        )
+
+    names = ("Item", "2023", "2024")
+    rows = (("North",), ("Birch", "1", "2"), ("South",), ("Oak", "3", "4"))
+    document = read(tmp_path, f"{p('Table 1. Rents')}<w:tbl>{table(names, *rows)}</w:tbl>")
+    assert list(leads(document)) == ["North |  |", "Birch | 1 | 2", "South |  |", "Oak | 3 | 4"]
+    assert {lead[1:] for lead in leads(document).values()} == {names}
+    form = table(("Name:", "Ana", "Born:", "1980"), ("City:", "Oslo", "Zip:", "0150"))
+    assert leads(read(tmp_path, f"<w:tbl>{form}</w:tbl>")) == {}
+    rents = table(("Item:", "2023", "2024"), ("Bolt", "5", "6"), ("Nut", "7", "8"))
+    assert len(leads(read(tmp_path, f"<w:tbl>{rents}</w:tbl>"))) == 2
+
+
 @pytest.mark.parametrize("is_below", [True, False])
 def test_captions_are_on_one_side_of_all_tables(tmp_path, is_below):
     table = "".join(

@@ -7,7 +7,6 @@ cue. Numbers, times, tags, notes and styles are no text.
 import html
 import re
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import NamedTuple
 
 from runnel.files import Decoded
@@ -54,7 +53,7 @@ class _Line(NamedTuple):
 def read_subtitles(decoded: Decoded) -> DocumentText:
     """Read subtitles; a file without cues is read as plain text, with a warning."""
     canonical = Canonical(decoded.warning)
-    lines = sorted(_lines(straighten(decoded.text)), key=attrgetter("start"))
+    lines = sorted(_lines(straighten(decoded.text)), key=lambda line: line.start)
     if not lines:
         return read_plain(decoded, "no subtitles in it; read as plain text")
     spoken: list[_Line] = []

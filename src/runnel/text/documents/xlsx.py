@@ -4,7 +4,6 @@ import datetime
 import re
 import warnings
 from collections.abc import Iterator
-from itertools import chain
 from xml.etree.ElementTree import Element
 
 from openpyxl import load_workbook
@@ -89,7 +88,7 @@ def _marked_texts(part: Element) -> Iterator[tuple[str, str]]:
     """Yield strings, of cells that share them and of one cell, as they are stored and as they are
     read: with raised numbers as powers and marks of notes.
     """
-    for item in chain(part.iterfind(".//{*}si"), part.iterfind(".//{*}is")):
+    for item in (*part.iterfind(".//{*}si"), *part.iterfind(".//{*}is")):
         runs = [
             (run.find(_RAISED) is not None, run.findtext("{*}t") or "")
             for run in item.iterfind("{*}r")
