@@ -121,6 +121,8 @@ VALUES = [
     (datetime.timedelta(hours=30), "[hh]:mm:ss", "30:00:00"),
     (datetime.time(8, 30), "h:mm", "08:30:00"),
     (datetime.datetime(2026, 5, 3), "yyyy-mm-dd", "2026-05-03"),
+    (datetime.datetime(2026, 5, 3), "mmm yy", "2026-05"),
+    (datetime.datetime(2026, 5, 3), "yyyy", "2026"),
     (5521, "00000", "05521"),
     (5521, "0000", "5521"),
     (123456, "00000", "123456"),

@@ -62,6 +62,7 @@ _UNSHOWN = {
     "tc": ("{*}tcPr/{*}cellDel",),
     "sdt": ("{*}sdtPr/{*}showingPlcHdr",),
 }
+_MOST_FIELDS = 20  # fields within fields
 _MOST_BASES = 50  # styles that are based on each other
 _OUTLINE = tuple("012345678")  # outline levels of headings; 9 is body text
 _FIELD = re.compile("\x13(.*?)\x15", re.DOTALL)  # a number in a paragraph, to be counted
@@ -236,7 +237,8 @@ class _Document:
             elif event == "text" and text.strip() and is_on(element.find(_HIDDEN_END)):
                 kept += self._begin(element, text)
             elif event == "text":
-                self._fields = [None for _ in self._fields]  # a code ends with its paragraph
+                # a code ends with its paragraph
+                self._fields = [None for _ in self._fields[:_MOST_FIELDS]]
                 self._add(element, kept + text, note)
                 self._section += element.find("{*}pPr/{*}sectPr") is not None
                 kept = ""
@@ -256,7 +258,8 @@ class _Document:
         counts what is left out for a reason that is told, and notes the open paragraph's style.
         """
         name = tag(element)
-        in_code = name in _TEXTS and any(code is not None for code in self._fields)
+        outer = self._fields[:_MOST_FIELDS] if name in _TEXTS else ()
+        in_code = any(code is not None for code in outer)
         if name in _LEFT_OUT or in_code:
             return True
         if name == "p":
