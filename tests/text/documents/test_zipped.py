@@ -371,6 +371,9 @@ def test_a_spreadsheet_a_presentation_and_a_drawing(tmp_path):
 # ---- Excel workbooks, written by openpyxl --------------------------------------------------------
 
 
+HIDDEN_SHEET = "hidden sheets are read too: Hidden"
+
+
 @pytest.fixture
 def workbook(tmp_path):
     book = openpyxl.Workbook()
@@ -407,7 +410,7 @@ def test_sheets_and_rows(workbook, tmp_path, monkeypatch):
         "xlsx",
         "Prices",
         None,
-        (),
+        (HIDDEN_SHEET,),
     )
     assert shown(document) == [
         ("heading", "Goods"),
@@ -433,6 +436,7 @@ def test_results_of_formulas_are_read_and_missing_ones_are_reported(workbook, tm
     document = read(tmp_path / "b.xlsx")
     assert shown(document)[-1] == ("row", "text")
     assert document.warnings == (
+        HIDDEN_SHEET,
         (
             "formulas without a stored result were left out (2); save the file with a spreadsheet"
             " program"
@@ -448,7 +452,7 @@ def test_results_of_formulas_are_read_and_missing_ones_are_reported(workbook, tm
         return read(tmp_path / "c.xlsx")
 
     assert shown(change(b"<v></v>", b"<v>2</v>"))[-1] == ("row", "2 | 2 | text")
-    assert change(b'"><f>', b'" t="str"><f>').warnings == ()
+    assert change(b'"><f>', b'" t="str"><f>').warnings == (HIDDEN_SHEET,)
 
 
 # ---- EPUB books ----------------------------------------------------------------------------------
