@@ -91,7 +91,7 @@ def count_names(rows: Sequence[Sequence[str]]) -> int:
     # columns.
     names = 0
     for row in rows:
-        label = any(row[:1]) and not set(row[1:]) - {row[0], ""}
+        label = any(row[:1]) and set(row[1:]) in (set(), {""}, {row[0]})
         if label or any(map(is_amount, row[1:])):
             break
         names += 1
