@@ -42,12 +42,18 @@ _DECLARED = re.compile(
     re.IGNORECASE,
 )
 # encodings that browsers read as another one
-_WEB_NAMES = {
+WEB_NAMES = {
     "iso-8859-1": "cp1252",
     "latin-1": "cp1252",
     "latin1": "cp1252",
     "us-ascii": "cp1252",
     "ascii": "cp1252",
+    "iso-8859-9": "cp1254",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc-kr": "cp949",
+    "ks_c_5601-1987": "cp949",
 }
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 _HEAD_BYTES = 1 << 16  # by which a file is taken for binary or UTF-16
@@ -173,7 +179,7 @@ def _declared(data: bytes) -> str | None:
     if match is None:
         return None
     declared = match[1].decode().lower()
-    declared = _WEB_NAMES.get(declared, declared)  # read as browsers read these names
+    declared = WEB_NAMES.get(declared, declared)  # read as browsers read these names
     try:
         codec = codecs.lookup(declared)
     except LookupError:

@@ -68,6 +68,8 @@ ENGLISH = [
     "    Ms. Garcia. They leak. ¦The Chairman. ¦They do.",
     "Did you see it? ¦No. ¦I did not. ¦He said no. ¦Ana left. ¦Room No. I is on the left.",
     "Under § 7 para. 2 and Art. 6 para. 1 lit. b) it lapses. ¦The rest stays.",
+    "Step 1. Open the valve. ¦Note 2. It is hot. ¦See Example 3. ¦Run it. ¦It was one step. ¦It fell.",
+    "It is 3.14 m. ¦Then it rained. ¦See Note 2. ¦The rest is new.",
     # months, times of day, acronyms
     "Volumes fell in May. ¦Loans grew in Aug. and Sept. ¦They fell in Dec. ¦It was cold.",
     "It runs until Jan. ¦Either party may end it by 31 Dec. ¦Rent is due by Aug. 3 and Fri. ¦Ann knew.",
@@ -132,6 +134,9 @@ OTHERS = [
     ("en", "Ruiz, Carla, Gartenstr. 9, 4051 Basel"),
     ("it", "Vedi art. 5, pag. 12. ¦È chiaro."),
     ("nl", "Zie art. 5, blz. 12. ¦Het is o.a. duidelijk."),
+    ("fr", "Mlle. Durand et M. Gil parlent. ¦Mlles. Roy et Fox se taisent. ¦Fin."),
+    ("hi", "डॉ. शर्मा आए। ¦प्रो. राव और श्री. गुप्ता नहीं। ¦रु. 5 दें।"),
+    ("ja", "「行こう。」と彼は言った。¦「はい。」¦とても良い。¦「いいえ。」と、母。"),
     ("ru", "См. рис. 3 и табл. 4. ¦Это ясно."),
     ("sv", "Den 3 maj kom han, t.ex. med tåg. ¦Sedan gick han."),
 ]

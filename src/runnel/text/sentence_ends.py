@@ -80,7 +80,10 @@ _BEFORE = (
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 # before the number of a section: "\u00a7 12.", "Item 1A."
-_SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
+_SECTIONS = (
+    r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part|Step|Note|Example"
+    r"|Question|Appendix|Exhibit|Schedule|Annex"
+)
 # For `sentences.py`: a label at the start of a block that is no sentence of its own: a section's
 # number, a speaker, a letter.
 LABEL = (
@@ -127,8 +130,8 @@ _NO_END = tuple(
         ),
         # Ms. Ruiz, Ft. Worth
         (
-            r"\b(?:M[sx]|M[ml]es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste|[Bb]v?d)"
-            r"\.\s+\Z",
+            r"\b(?:M[sx]|M[ml]{1,2}es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste"
+            r"|[Bb]v?d)\.\s+\Z",
             r"[A-Z]",
         ),
         # Univ. Press; but: at the Univ. The
@@ -136,6 +139,17 @@ _NO_END = tuple(
             r"\b(?:Pub|[Ii]nkl|[Zz]zgl|[Ee]xkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)"
             r"\.\s+\Z",
             rf"(?!(?:{_OPENERS})\b)[A-Z]",
+        ),
+        # Hindi: Dr., Mr., Prof., Rs. and No.
+        (
+            r"(?:\A|\s)(?:\u0921\u0949|\u0936\u094d\u0930\u0940|\u092a\u094d\u0930\u094b"
+            r"|\u0930\u0941|\u0915\u094d\u0930)\.\s+\Z",
+            r"\S",
+        ),
+        # Japanese: a quotation, and "to", she said
+        (
+            r"[\u3002\uff01\uff1f][\u300d\u300f]\Z",
+            r"\u3068(?:[\u4e00-\u9fff\u3001]|\u3044[\u3044\u3046\u3063])",
         ),
         (r"\bdeg\.\s+\Z", r"[CFK]\b"),  # 20 deg. C
         (r"(?:\b[ap]\.\s?m|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),  # 5 p.m. Monday
@@ -217,7 +231,10 @@ _END = tuple(
     (re.compile(before), re.compile(after))
     for before, after in (
         # pumps etc. They; 5 min. Stir
-        (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|k[gm]|m[lg]|[glt]|cm|mm|k?Hz))\.\s+\Z", r""),
+        (
+            r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|k[gm]|m[lg]|[glmt]|cm|mm|k?Hz))\.\s+\Z",
+            r"",
+        ),
         # (A sentence.)
         (
             r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z",

@@ -53,6 +53,27 @@ def test_json_values_with_their_names():
     assert len(document.warnings) == 1 and document.kind == "json"
 
 
+def test_a_number_is_no_title():
+    document = read({"specs": {"head": 5, "flow": 7}, "pump": {"head": "P1", "flow": 7}})
+    assert shown(document) == [
+        *(("heading", "specs"), ("line", "head: 5"), ("line", "flow: 7")),
+        *(("heading", "P1"), ("line", "flow: 7")),
+    ]
+
+
+def test_notes_follow_their_sentence_and_raised_numbers_stay_apart():
+    document = xml(
+        "<doc><p>Built in 1931<note n='4'>See Ruiz.</note> by <b>hand</b><sup>5,6</sup> with 10"
+        "<hi rend='superscript'>6</hi> bricks<xref><sup>7</sup></xref>.</p>"
+        "<para>It is H<sub>2</sub>O.<footnote><para>Or ice.</para></footnote></para>"
+        "</doc>"
+    )
+    assert [text for _, text in shown(document)] == [
+        "Built in 1931[4] by hand[5,6] with 10⁶ bricks[7].",
+        *("[4] See Ruiz.", "It is H2O.", "Or ice."),
+    ]
+
+
 def test_json_of_other_forms():
     assert shown(read([])) == [] == shown(read({}))
     assert shown(read(7)) == [("line", "7")] and shown(read("words")) != []

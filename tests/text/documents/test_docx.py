@@ -414,6 +414,74 @@ def test_fields_and_ruby(tmp_path):
     assert texts(read(tmp_path, empty.format(p("Click here.")) + p("End."))) == ["End."]
 
 
+def mark(kind):
+    return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+
+def field(*code, result=None):
+    """A field in runs. `code`: pieces of its code, which may be XML of runs."""
+    pieces = (
+        part if part.startswith("<") else f"<w:r><w:instrText>{part}</w:instrText></w:r>"
+        for part in code
+    )
+    shown_part = "" if result is None else mark("separate") + run(result)
+    return f"{mark('begin')}{''.join(pieces)}{shown_part}{mark('end')}"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (run("See ") + field(" RE", "F _Ref1 ", result="Section 4.2"), "See Section 4.2"),
+        # what is in a code is not shown: the entry of an index, a field, the texts of a choice
+        (run("The pump") + field(' XE "', run("pump:rotary"), '" ') + run(" runs."), "The pump runs."),
+        (
+            field(" IF ", field(" MERGEFIELD Sex ", result="M"), ' = "M" ', run("Mr"), result="Mr")
+            + run(" Lee"),
+            "Mr Lee",
+        ),
+        # a field in the result of another
+        (
+            mark("begin") + mark("separate") + run("1 Scope ") + field(" PAGEREF a ", result="3")
+            + mark("end"),
+            "1 Scope 3",
+        ),
+        # a number whose code is in several runs
+        (
+            field(" LIST", "NUM LegalDefault ") + run(" open, ") + field(" LISTNUM ", "LegalDefault")
+            + run(" close"),
+            "1. open, 2. close",
+        ),
+        # marks that are missing, or too many
+        (mark("end") + mark("separate") + run("a") + mark("end") + run("b"), "ab"),
+    ],
+)  # fmt: skip
+def test_codes_of_fields_are_not_read_and_their_results_are(tmp_path, content, text):
+    assert texts(read(tmp_path, p(content) + p("Next."))) == [text, "Next."]
+
+
+def test_a_code_without_an_end_hides_no_other_paragraph(tmp_path):
+    body = p(run("One") + mark("begin") + run("lost")) + p("Two")
+    assert texts(read(tmp_path, body)) == ["One", "Two"]
+
+
+def test_a_large_first_letter_belongs_to_its_word(tmp_path):
+    frame = '<w:framePr w:{}="drop" w:lines="3"/>'
+    body = p("O", frame.format("dropCap")) + p("nce upon a time.")
+    assert texts(read(tmp_path, body)) == ["Once upon a time."]
+    body = p("Aside.", frame.format("wrap")) + p("It rained.")
+    assert texts(read(tmp_path, body)) == ["Aside.", "It rained."]
+
+
+def test_hidden_numbers_are_counted_and_not_shown(tmp_path):
+    hidden = level(0, "%1.").replace("</w:lvl>", "<w:rPr><w:vanish/></w:rPr></w:lvl>")
+    definition = abstract(0, hidden, level(1, "%1.%2"))
+    body = (
+        numbered("Fees", 1) + numbered("Late", 1, 1) + numbered("Pets", 1) + numbered("Dogs", 1, 1)
+    )
+    document = read(tmp_path, body, numbering=definition + instance(1, 0))
+    assert texts(document) == ["Fees", "1.1 Late", "Pets", "2.1 Dogs"]
+
+
 # ---- notes ---------------------------------------------------------------------------------------
 
 
@@ -571,6 +639,43 @@ def test_cells_merged_as_older_programs_do_have_their_value_in_each_column(tmp_p
         "Oak | none | none | 7",
         "x | 1 | 2 | 3",
     ]
+
+
+def test_merged_labels_of_groups_and_labels_with_colons_are_no_names(tmp_path):
+    def table(*rows_of_texts):
+        return "".join(
+            row(
+                *(
+                    cell(p(text), '<w:gridSpan w:val="3"/>' if len(texts) == 1 else "")
+                    for text in texts
+                )
+            )
+            for texts in rows_of_texts
+        )
+
+    names = ("Item", "2023", "2024")
+    rows = (("North",), ("Birch", "1", "2"), ("South",), ("Oak", "3", "4"))
+    document = read(tmp_path, f"{p('Table 1. Rents')}<w:tbl>{table(names, *rows)}</w:tbl>")
+    assert list(leads(document)) == ["North |  |", "Birch | 1 | 2", "South |  |", "Oak | 3 | 4"]
+    assert {lead[1:] for lead in leads(document).values()} == {names}
+    form = table(("Name:", "Ana", "Born:", "1980"), ("City:", "Oslo", "Zip:", "0150"))
+    assert leads(read(tmp_path, f"<w:tbl>{form}</w:tbl>")) == {}
+    rents = table(("Item:", "2023", "2024"), ("Bolt", "5", "6"), ("Nut", "7", "8"))
+    assert len(leads(read(tmp_path, f"<w:tbl>{rents}</w:tbl>"))) == 2
+
+
+@pytest.mark.parametrize("is_below", [True, False])
+def test_captions_are_on_one_side_of_all_tables(tmp_path, is_below):
+    table = "".join(
+        row(*map(cell, map(p, texts_of_row)))
+        for texts_of_row in (("House", "Rent", "Year"), ("Birch", "{}", "2020"))
+    )
+    body = ""
+    for number in (1, 2, 3):
+        pieces = [p(f"Table {number}. Rents"), f"<w:tbl>{table.format(number)}</w:tbl>"]
+        body += "".join(reversed(pieces) if is_below else pieces)
+    captions = {text: lead[0] for text, lead in leads(read(tmp_path, body)).items()}
+    assert captions == {f"Birch | {n} | 2020": f"Table {n}. Rents" for n in (1, 2, 3)}
 
 
 def test_a_title_between_rows_that_begins_like_the_one_above_them_takes_its_place(tmp_path):

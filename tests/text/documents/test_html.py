@@ -388,6 +388,14 @@ def test_raised_marks_and_boxes_are_read_as_they_are_shown(markup, text):
     assert html(markup).text == text
 
 
+def test_powers_and_fractions_of_formulas_keep_their_sign():
+    formula = (
+        "<math><mfrac><mn>1</mn><mn>2</mn></mfrac><mo>+</mo><msup><mn>10</mn><mn>6</mn></msup>"
+        "<mo>+</mo><mfrac><mrow><mi>a</mi><mo>+</mo><mi>b</mi></mrow><mi>c</mi></mfrac></math>"
+    )
+    assert html(f"<p>It is {formula}.</p>").text == "It is 1/2+10^6+(a+b)/c."
+
+
 def test_encoded_data_is_no_text():
     data = base64.b64encode(bytes(range(256))).decode()
     document = html(f"<p>The seal is worn.</p><p>data {data}</p><p>End.</p>")

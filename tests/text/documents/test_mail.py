@@ -93,6 +93,24 @@ def test_an_encrypted_message_is_named(read):
     assert len(document.warnings) == 2
 
 
+@pytest.mark.parametrize(
+    ("charset", "body", "text", "warns"),
+    [
+        ("iso-8859-1", b"\x93Caf\xe9\x94 \x80 5", "\u201cCafé\u201d \u20ac 5", False),
+        ("iso-8859-1", "Café \u201cx\u201d".encode(), "Café \u201cx\u201d", True),
+        ("iso-8859-1", b"Cafe", "Cafe", False),
+        ("us-ascii", b"Caf\xe9", "Café", True),
+        ("gb2312", "價格镕基".encode("gbk"), "價格镕基", False),
+        ("iso-2022-jp", "価格".encode("iso-2022-jp"), "価格", False),
+    ],
+)
+def test_bodies_are_read_as_other_programs_read_their_encodings(read, charset, body, text, warns):
+    head = f"Subject: A\nContent-Type: text/plain; charset={charset}\n\n"
+    document = read(head.encode() + body)
+    assert shown(document)[1] == ("paragraph", text)
+    assert bool(document.warnings) == warns
+
+
 def test_a_mail_without_a_body_and_one_of_unknown_encoding(read):
     for made in (message(body=None), message(body="\n")):
         document = read(made)

@@ -7,6 +7,8 @@ import openpyxl
 import pytest
 from helpers.document_checks import leads, read_zip, shown
 from helpers.document_files import odf
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
 from openpyxl.styles import Alignment
 
 from runnel.text.documents.odf import read_odf
@@ -119,6 +121,8 @@ VALUES = [
     (datetime.timedelta(hours=30), "[hh]:mm:ss", "30:00:00"),
     (datetime.time(8, 30), "h:mm", "08:30:00"),
     (datetime.datetime(2026, 5, 3), "yyyy-mm-dd", "2026-05-03"),
+    (datetime.datetime(2026, 5, 3), "mmm yy", "2026-05"),
+    (datetime.datetime(2026, 5, 3), "yyyy", "2026"),
     (5521, "00000", "05521"),
     (5521, "0000", "5521"),
     (123456, "00000", "123456"),
@@ -135,6 +139,8 @@ VALUES = [
     (5, '[>=5]0 "k"', "5"),
     (1.5, "00000", "1.5"),
     (-5, "00000", "-5"),
+    (5, '"No. "0', "No. 5"),
+    (-5, "$0", "-$5"),
     ("one_x000D_\ntwo_x005F_x000D_", "@", "one two_x000D_"),
     (True, "General", "TRUE"),
 ]
@@ -145,6 +151,31 @@ def test_values_are_read_as_they_are_shown(tmp_path, book, value, form, text):
     book.active["A1"] = value
     book.active["A1"].number_format = form
     assert rows(read(tmp_path, book)) == [text]
+
+
+def test_raised_marks_of_notes_are_apart_and_a_year_with_one_is_a_name(tmp_path, book):
+    def raised(text, mark):
+        font = InlineFont(vertAlign="superscript")
+        return CellRichText(text, TextBlock(font, mark))
+
+    book.active.append(["House", raised("2023", "1"), raised("Area in m", "2"), "20241"])
+    book.active.append(["Birch", 5, CellRichText("a", TextBlock(InlineFont(b=True), "1")), 7])
+    document = read(tmp_path, book)
+    assert rows(document) == ["House | 2023[1] | Area in m² | 20241", "Birch | 5 | a1 | 7"]
+    lead = ("", "House", "2023[1]", "Area in m²")
+    book.active.delete_cols(4)
+    assert leads(read(tmp_path, book)) == {"Birch | 5 | a1": lead}
+
+
+def test_hidden_sheets_are_read_and_named(tmp_path, book):
+    assert read(tmp_path, book).warnings == ()
+    for name, state in (("Old", "hidden"), ("Rates", "veryHidden"), ("New", "visible")):
+        sheet = book.create_sheet(name)
+        sheet.sheet_state = state
+        sheet.append([f"in {name}"])
+    document = read(tmp_path, book)
+    assert rows(document) == ["in Old", "in Rates", "in New"]
+    assert document.warnings[0].endswith(": Old, Rates")
 
 
 def test_months_name_columns(tmp_path, book):

@@ -107,6 +107,31 @@ def test_a_shape_without_a_place_comes_after_the_one_before(tmp_path):
     assert texts(tmp_path, free, box("low", 0, 300)) == ["free", "low"]
 
 
+def test_placeholders_have_the_places_of_the_layout_and_its_master(tmp_path):
+    body = '<p:ph idx="1"/>'
+    title = '<p:ph type="body" idx="7"/>'
+    free = [box(text, 0, 0, placeholder=ph).replace(frame(0, 0), "") for text, ph in (
+        ("body", body), ("seventh", title), ("other", '<p:ph type="chart" idx="9"/>'))]  # fmt: skip
+    kinds = {"slides/_rels/slide1": "slideLayout", "slideLayouts/_rels/slideLayout": "slideMaster"}
+    space = 'xmlns:a="a" xmlns:p="p"'
+    more = {
+        f"ppt/{name}.xml.rels": (
+            f'<R><Relationship Id="r" Type="x/{kind}" Target="../{kind}s/{kind}.xml"/></R>'
+        )
+        for name, kind in kinds.items()
+    } | {
+        f"ppt/slide{kind}s/slide{kind}.xml": f"<x {space}>{shapes}</x>"
+        for kind, shapes in {
+            "Layout": box("Edit", 0, 300, placeholder=title) + free[0],
+            "Master": box("Edit", 0, 100, placeholder='<p:ph type="body" idx="3"/>'),
+        }.items()
+    }
+    shapes = [free[1], free[2], box("low", 0, 400), box("high", 0, 0), free[0]]
+    pptx(tmp_path / "a.pptx", ["".join(shapes)], more=more)
+    document = read_zip(read_pptx, tmp_path / "a.pptx")
+    assert [text for _, text in shown(document)] == ["high", "body", "seventh", "other", "low"]
+
+
 def test_hidden_slides_are_left_out_and_reported(tmp_path):
     pptx(tmp_path / "a.pptx", [box("one", 0, 0), box("two", 0, 0), box("three", 0, 0)])
     hide = {"ppt/slides/slide2.xml": lambda xml: xml.replace(b"<p:sld ", b'<p:sld show="0" ')}
@@ -160,10 +185,12 @@ def test_numbers_symbols_formulas_and_struck_text_are_read_as_they_are_shown(tmp
     )
     hidden = '<p:nvSpPr><p:cNvPr id="3" name="x" hidden="1"/></p:nvSpPr>'
     unseen = f"<p:sp>{hidden}<p:txBody>{paragraph('unseen')}</p:txBody></p:sp>"
+    inner = unseen.replace('hidden="1"', "").replace("unseen", "inner")
+    unseen += f"<p:grpSp>{hidden.replace('SpPr', 'GrpSpPr')}{inner}</p:grpSp>"
     pptx(tmp_path / "a.pptx", [f"<p:sp><p:txBody>{inside}</p:txBody></p:sp>{unseen}"])
     document = read_zip(read_pptx, tmp_path / "a.pptx")
     assert [text for _, text in shown(document)] == [
         *("1. one", "a) in", "2. two", "plain", "(IV) four", "\u2192", "\u00b1", "1. x", "P = U/R"),
     ]
     assert ["hidden" in warning for warning in document.warnings] == [True, False]
-    assert "6" in document.warnings[0] and "4" in document.warnings[1]
+    assert "11" in document.warnings[0] and "4" in document.warnings[1]

@@ -42,6 +42,19 @@ def test_speakers_notes_and_styles():
     ]
 
 
+def test_sounds_and_voices_in_one_line_are_apart_and_cues_are_read_by_their_times():
+    vtt = (
+        "WEBVTT\n\n00:03.000 --> 00:05.000\n<v Bob>Is it on? <v Ana Lee>No.</v>\n\n"
+        "00:01.000 --> 00:03.000\n[door creaks]\n(sighs) ANA: Come in\n(or wait) outside\n"
+    )
+    assert spoken(vtt) == [
+        ("00:00:01", "[door creaks]"),
+        ("00:00:01", "(sighs) ANA: Come in (or wait) outside"),
+        ("00:00:03", "Bob: Is it on?"),
+        ("00:00:03", "Ana Lee: No."),
+    ]
+
+
 def test_lines_that_roll_are_read_once_and_a_pause_ends_a_block():
     vtt = (
         "WEBVTT\n\n00:01.000 --> 00:03.000\nhello and<00:01.500><c> welcome</c>\n\n"

@@ -303,6 +303,46 @@ def test_a_text(text):
     assert read_document(text) == document
 
 
+def test_styles_of_a_text_raise_strike_and_hide_it(tmp_path):
+    def span(style, text):
+        return f'<text:span text:style-name="{style}">{text}</text:span>'
+
+    styles = "".join(
+        f'<style:style style:name="{name}" style:parent-style-name="{parent}">'
+        f"<style:text-properties {properties}/></style:style>"
+        for name, parent, properties in (
+            ("Up", "", 'style:text-position="super 58%"'),
+            ("Higher", "Up", ""),
+            ("Down", "", 'style:text-position="sub 58%"'),
+            ("Old", "", 'style:text-line-through-style="solid"'),
+            ("New", "", 'style:text-line-through-style="none"'),
+        )
+    )
+    hidden = '<text:hidden-text text:is-hidden="{}">{}</text:hidden-text>'
+    content = (
+        f"<text:p>Sold in 1931{span('Up', '4')} for 10{span('Higher', '6')}{span('Old', 'old')}"
+        f" by{span('New', ' H')}{span('Down', '2')}O{hidden.format('true', 'x')}"
+        f"{hidden.format('false', '.')}<text:placeholder>Click</text:placeholder></text:p>"
+    )
+    odf(tmp_path / "a.odt", "text", content, styles)
+    document = read(tmp_path / "a.odt")
+    assert document.text == "Sold in 1931[4] for 10⁶ by H2O."
+    assert ["3" in warning or "1" in warning for warning in document.warnings] == [True, True]
+
+
+def test_hidden_slides_of_a_presentation_are_left_out_and_counted(tmp_path):
+    page = '<draw:page draw:style-name="{}"><draw:text-box><text:p>{}</text:p></draw:text-box></draw:page>'
+    styles = (
+        '<style:style style:name="Hid"><style:drawing-page-properties'
+        ' presentation:visibility="hidden"/></style:style>'
+    )
+    content = "".join(page.format(*x) for x in (("", "one"), ("Hid", "two"), ("", "three")))
+    odf(tmp_path / "a.odp", "presentation", content, styles)
+    document = read(tmp_path / "a.odp")
+    assert document.text == "one\n\nthree" and [b.page for b in document.blocks] == [1, 3]
+    assert "3" in document.warnings[0]
+
+
 def test_a_spreadsheet_a_presentation_and_a_drawing(tmp_path):
     odf(tmp_path / "a.ods", "spreadsheet", ODS)
     document = read(tmp_path / "a.ods")
@@ -329,6 +369,9 @@ def test_a_spreadsheet_a_presentation_and_a_drawing(tmp_path):
 
 
 # ---- Excel workbooks, written by openpyxl --------------------------------------------------------
+
+
+HIDDEN_SHEET = "hidden sheets are read too: Hidden"
 
 
 @pytest.fixture
@@ -367,7 +410,7 @@ def test_sheets_and_rows(workbook, tmp_path, monkeypatch):
         "xlsx",
         "Prices",
         None,
-        (),
+        (HIDDEN_SHEET,),
     )
     assert shown(document) == [
         ("heading", "Goods"),
@@ -393,6 +436,7 @@ def test_results_of_formulas_are_read_and_missing_ones_are_reported(workbook, tm
     document = read(tmp_path / "b.xlsx")
     assert shown(document)[-1] == ("row", "text")
     assert document.warnings == (
+        HIDDEN_SHEET,
         (
             "formulas without a stored result were left out (2); save the file with a spreadsheet"
             " program"
@@ -408,7 +452,7 @@ def test_results_of_formulas_are_read_and_missing_ones_are_reported(workbook, tm
         return read(tmp_path / "c.xlsx")
 
     assert shown(change(b"<v></v>", b"<v>2</v>"))[-1] == ("row", "2 | 2 | text")
-    assert change(b'"><f>', b'" t="str"><f>').warnings == ()
+    assert change(b'"><f>', b'" t="str"><f>').warnings == (HIDDEN_SHEET,)
 
 
 # ---- EPUB books ----------------------------------------------------------------------------------

@@ -7,7 +7,8 @@
   that only give structure are left out.
 - Tables and lists of DocBook, JATS and TEI are read as those of html.
 - The attributes of XML elements are values, unless the element has a text of its own. Elements
-  inside a sentence are part of it. Null, empty values, comments and base64 are left out.
+  inside a sentence are part of it, except notes, which follow it. Null, empty values, comments and
+  base64 are left out.
 
 Files that cannot be parsed are read as plain text, with a warning.
 """
@@ -24,6 +25,7 @@ from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain
 from runnel.text.documents.html import add_page
 from runnel.text.documents.numbering import integer
+from runnel.text.documents.office import joined
 from runnel.text.documents.parts import tag
 from runnel.text.documents.unread import is_data
 
@@ -40,8 +42,7 @@ _TEXTS = frozenset("text body content contents description value summary message
 _HTML = re.compile(r"</[a-z][a-z0-9]{0,9}>|<(?:br|p|hr)[ /]*>", re.IGNORECASE)
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
 _PARAGRAPHS = re.compile(r"\n\s*\n")
-_BREAKS = ("br", "lb", "break", "cr")  # elements that end a line
-# the roles of elements of DocBook, JATS and TEI in tables and lists
+# the roles of elements of DocBook, JATS and TEI in tables, lists and sentences
 _ROLES = {
     name: role
     for role, names in {
@@ -52,6 +53,10 @@ _ROLES = {
         "list": "itemizedlist orderedlist simplelist variablelist list def-list",
         "item": "listitem list-item item member varlistentry def-item",
         "text": "p para simpara term def",
+        # in sentences: what is shown below them, what is raised, and ends of lines
+        "note": "note footnote fn",
+        "raised": "sup superscript",
+        "break": "br lb break cr",
     }.items()
     for name in names.split()
 }
@@ -112,7 +117,11 @@ def _object(
 ) -> Iterator[tuple[str, Value, int]]:
     """Add the heading of an object, and yield its values."""
     title = next(
-        (n for n, (key, value) in enumerate(pairs) if key.lower() in _TITLES and _is_short(value)),
+        (
+            n
+            for n, (key, value) in enumerate(pairs)
+            if key.lower() in _TITLES and _is_short(value) and any(map(str.isalpha, _text(value)))
+        ),
         None,
     )
     heading = name if any(_is_short(value) for _, value in pairs) else ""
@@ -191,11 +200,9 @@ def _value(element: ElementTree.Element) -> Value:
     if markup and (page := markup(element)):
         return page
     if any(text and text.strip() for text in (element.text, *(child.tail for child in element))):
-        for part in element.iter():
-            if tag(part) in _BREAKS:
-                part.tail = f" {part.tail or ''}"
-        text = "".join(element.itertext())
-        return text if len(element) == 0 else " ".join(text.split())
+        notes: list[str] = []
+        text = joined(_pieces(element, notes))
+        return text if len(element) == 0 else "\n\n".join([" ".join(text.split()), *notes])
     pairs: list[tuple[str, Value]] = [
         (key, value) for key, value in element.attrib.items() if not key.startswith("{")
     ]
@@ -257,4 +264,27 @@ def _role(element: ElementTree.Element) -> str:
 
 
 def _flat(element: ElementTree.Element) -> str:
-    return escape(" ".join("".join(element.itertext()).split()))
+    notes: list[str] = []
+    return escape(" ".join([*joined(_pieces(element, notes)).split(), *notes]))
+
+
+def _pieces(
+    element: ElementTree.Element, notes: list[str], raised: bool = False
+) -> Iterator[tuple[bool, str]]:
+    """Yield the pieces of text in an element, each with whether it is raised. The notes in it are
+    added to `notes`.
+    """
+    yield raised, element.text or ""
+    for child in element:
+        role = _role(child)
+        if role == "note":
+            mark = f"[{child.get('n')}]" if child.get("n") else ""
+            text = joined(_pieces(child, notes))
+            notes.append(" ".join([mark, *text.split()]).lstrip())
+            yield False, mark
+        elif role == "break":
+            yield False, " "
+        else:
+            raises = role == "raised" or child.get("rend", "").startswith("sup")
+            yield from _pieces(child, notes, raised or raises)
+        yield raised, child.tail or ""

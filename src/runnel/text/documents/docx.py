@@ -42,6 +42,8 @@ _ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
 _NO_LEVEL = -1  # the level of a style for lines of a table of contents
 _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # the number formats of notes
 _REMOVED = ("del", "moveFrom")
+_LARGE_LETTERS = ("drop", "margin")  # kinds of frames of a first letter
+_TEXTS = ("t", "tab", "sym", "footnoteReference", "endnoteReference")
 _LEFT_OUT = (*_REMOVED, "rt")  # "rt" are readings of ruby
 # paths of properties: hidden text, fonts, bold text
 _VANISH = "{*}rPr/{*}vanish"
@@ -60,6 +62,7 @@ _UNSHOWN = {
     "tc": ("{*}tcPr/{*}cellDel",),
     "sdt": ("{*}sdtPr/{*}showingPlcHdr",),
 }
+_MOST_FIELDS = 20  # fields within fields
 _MOST_BASES = 50  # styles that are based on each other
 _OUTLINE = tuple("012345678")  # outline levels of headings; 9 is body text
 _FIELD = re.compile("\x13(.*?)\x15", re.DOTALL)  # a number in a paragraph, to be counted
@@ -206,6 +209,8 @@ class _Document:
         colored = settings is not None and settings.find("{*}displayBackgroundShape") is not None
         self._paper = "colored" if colored else "FFFFFF"  # the color of pages
         self._filled: set[int] = set()  # ids of elements with a background of their own
+        # of each open field the code so far, which is not shown; None in its result
+        self._fields: list[str | None] = []
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
@@ -232,6 +237,8 @@ class _Document:
             elif event == "text" and text.strip() and is_on(element.find(_HIDDEN_END)):
                 kept += self._begin(element, text)
             elif event == "text":
+                # a code ends with its paragraph
+                self._fields = [None for _ in self._fields[:_MOST_FIELDS]]
                 self._add(element, kept + text, note)
                 self._section += element.find("{*}pPr/{*}sectPr") is not None
                 kept = ""
@@ -251,7 +258,9 @@ class _Document:
         counts what is left out for a reason that is told, and notes the open paragraph's style.
         """
         name = tag(element)
-        if name in _LEFT_OUT:
+        outer = self._fields[:_MOST_FIELDS] if name in _TEXTS else ()
+        in_code = any(code is not None for code in outer)
+        if name in _LEFT_OUT or in_code:
             return True
         if name == "p":
             self._style = value_of(element, "pPr/pStyle")
@@ -310,8 +319,10 @@ class _Document:
             return in_unicode(sign, attribute(element, "font"))
         if name == "ffData":
             return _field_value(element)
-        if name in ("fldSimple", "instrText"):
-            field = attribute(element, "instr") or element.text or ""
+        if name == "instrText" and self._fields and self._fields[-1] is not None:
+            self._fields[-1] += element.text or ""
+        if name in ("fldSimple", "fldChar"):
+            field = attribute(element, "instr") or self._next_in_field(element)
             return f"\x13{field}\x15" if "LISTNUM" in field.upper() else None
         note = _note(element)
         if note is None:
@@ -324,6 +335,16 @@ class _Document:
                 "" if custom else f"[{numeral(self._numbered[note[0]], self.forms[note[0]])}]"
             )
         return self.notes[note]
+
+    def _next_in_field(self, mark: Element) -> str:
+        """Pass a mark of a field: before its code, its result, or at its end. Return the code that
+        ends there, "" if none does.
+        """
+        kind = attribute(mark, "fldCharType")
+        code = self._fields.pop() if self._fields and kind != "begin" else None
+        if kind != "end":
+            self._fields.append("" if kind == "begin" else None)
+        return code or ""
 
     def _begin_again(self, kind: str) -> None:
         """Number notes of a kind from the first number, if they are the first of their page or
@@ -341,8 +362,7 @@ class _Document:
         end = None if properties is None else properties.find(_VANISH)
         if not text.strip() and (end is not None or self.styles.is_on(style, _VANISH)):
             return  # it is hidden, and not numbered
-        listed, text = self._with_numbers(properties, style, text)
-        level = self._level(properties, style)
+        listed, level, text = self._with_numbers(properties, style, text)
         if note is not None:
             self.flow.add(f"{note} {text.lstrip()}" if text.strip() else "", "note")
         elif level == _NO_LEVEL:
@@ -354,29 +374,22 @@ class _Document:
         else:
             self.flow.add(text, "item" if listed else "paragraph")
 
-    def _level(self, properties: Element | None, style: str) -> int | None:
-        """Return the level of a paragraph that is a heading, 0 for the title, or `_NO_LEVEL`."""
-        outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
-        level = self.styles.level(style)
-        if level is None and outline in _OUTLINE:
-            level = _OUTLINE.index(outline) + 1
-        return level
-
     def _begin(self, paragraph: Element, text: str) -> str:
         """Return a paragraph with its number, for the line that it begins. What is below a heading
         is also below one that only begins a line.
         """
         properties = paragraph.find("{*}pPr")
-        style = value_of(properties, "pStyle")
-        text = self._with_numbers(properties, style, text)[1]
-        level = self._level(properties, style)
+        _, level, text = self._with_numbers(properties, value_of(properties, "pStyle"), text)
         if level not in (None, _NO_LEVEL) and self.flow.table is None:
             self.flow.add(text, TITLE, level=level)
         return text
 
-    def _with_numbers(self, properties: Element | None, style: str, text: str) -> tuple[bool, str]:
-        """Return whether a paragraph is in a list, and its text with its automatic numbers, which
-        are counted: the one before it, and those of fields.
+    def _with_numbers(
+        self, properties: Element | None, style: str, text: str
+    ) -> tuple[bool, int | None, str]:
+        """Return whether a paragraph is in a list; its level, if it is a heading, 0 for the title,
+        or `_NO_LEVEL`; and its text with its automatic numbers, which are counted: the one before
+        it, and those of fields.
         """
         own = None if properties is None else properties.find("{*}numPr")
         listed = value_of(own, "numId")
@@ -393,7 +406,11 @@ class _Document:
             text = f"{number} {text.lstrip()}"
         instance = listed if number else ""
         text = _FIELD.sub(lambda field: self.numbering.next_inside(field[1], instance, depth), text)
-        return listed != "0" and (listed != "" or own is not None), text
+        outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
+        heading = self.styles.level(style)
+        if heading is None and outline in _OUTLINE:
+            heading = _OUTLINE.index(outline) + 1
+        return listed != "0" and (listed != "" or own is not None), heading, text
 
     def _read_table(self, event: str, element: Element, name: str) -> None:
         if event == "start" and name == "tbl":
@@ -452,8 +469,13 @@ def _continues(cell: Element, merge: str) -> bool:
 
 
 def _loses_end(paragraph: Element) -> bool:
-    """Return whether the end of a paragraph was deleted or moved away: it goes on in the next."""
-    return any(paragraph.find(f"{{*}}pPr/{{*}}rPr/{{*}}{name}") is not None for name in _REMOVED)
+    """Return whether a paragraph goes on in the next: its end was deleted or moved away, or it is a
+    large first letter.
+    """
+    frame = paragraph.find("{*}pPr/{*}framePr")
+    return (frame is not None and attribute(frame, "dropCap") in _LARGE_LETTERS) or any(
+        paragraph.find(f"{{*}}pPr/{{*}}rPr/{{*}}{name}") is not None for name in _REMOVED
+    )
 
 
 def _field_value(field: Element) -> str | None:

@@ -519,12 +519,17 @@ class Flow:
                 self._target().append(table)
 
     def add_to(self, canonical: Canonical) -> None:
-        """Add all blocks to a document. A table has the caption above it, or else below it."""
+        """Add all blocks to a document. A table has the caption above it, or else below it; the
+        other way round if more tables have one below than above.
+        """
         while self._open:
             self.close_table()
+        tables = [at for at, piece in enumerate(self.pieces) if isinstance(piece, TableBlock)]
+        captions = {at for at, piece in enumerate(self.pieces) if _is_caption(piece)}
+        below = sum((at + 1 in captions) - (at - 1 in captions) for at in tables) > 0
         for number, piece in enumerate(self.pieces):
             if isinstance(piece, TableBlock):
-                piece.caption = piece.caption or self._caption_at(number)
+                piece.caption = piece.caption or self._caption_at(number, below=below)
                 piece.add_to(canonical)
             elif piece.kind == TITLE and piece.level is not None:
                 canonical.open_heading(piece.level, piece.text)
@@ -537,16 +542,18 @@ class Flow:
                 )
         self.pieces.clear()
 
-    def _caption_at(self, number: int) -> str:
+    def _caption_at(self, number: int, *, below: bool) -> str:
         """Return the caption of a table: the paragraph above it, also one that ends with a colon,
-        or the one below it, unless that is above another table.
+        or the one below it, unless that is above another table. `below`: the other way round.
         """
-        above = self.pieces[number - 1] if number else None
-        # the two pieces below; None: there is none
-        below, after = (*self.pieces[number + 1 : number + 3], None, None)[:2]
-        near = (above, None if isinstance(after, TableBlock) else below)
-        if above and above.kind in ("paragraph", "item") and _INTRODUCTION.match(above.text):
-            return above.text.strip(" :")
+        # the piece beside the table and the one after it, on each side; None: there is none
+        above = (*reversed(self.pieces[max(number - 2, 0) : number]), None, None)[:2]
+        sides = [above, (*self.pieces[number + 1 : number + 3], None, None)[:2]]
+        (first, _), (other, after) = reversed(sides) if below else sides
+        near = (first, None if isinstance(after, TableBlock) else other)
+        lead = above[0]
+        if lead and lead.kind in ("paragraph", "item") and _INTRODUCTION.match(lead.text):
+            return lead.text.strip(" :")
         return next((piece.text for piece in near if _is_caption(piece)), "")
 
 

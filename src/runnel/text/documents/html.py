@@ -109,6 +109,12 @@ _LEAST_PAGES = 3  # the fewest numbers of pages that count up, one after another
 _LONG_LINE = 60  # characters of a line that is no heading
 _OPEN_END = re.compile(r"[\w,;&\u00ae\u2122-]\Z")  # a sentence goes on
 _TO_ITSELF = ("\u00b6", "\u21a9", "\u2191")  # links of a heading to itself, of a note to its mark
+# what is written before a part of a formula (MathML): 1/2, x^2, (a+b)/2
+_FORMULA_SIGNS = {
+    "/": "mfrac > :nth-child(2)",
+    "^": "msup > :nth-child(2), msubsup > :nth-child(3)",
+    "": "mfrac > mrow:first-child, msup > mrow:first-child",
+}
 _LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
 
 
@@ -230,6 +236,14 @@ class _Page:
         self._left_out = left_out
 
     def read(self, body: LexborNode) -> None:
+        signs = {
+            node.mem_id: {
+                "start": f"{sign}(" if node.tag == "mrow" else sign,
+                "end": ")" if node.tag == "mrow" else "",
+            }
+            for sign, selector in _FORMULA_SIGNS.items()
+            for node in body.css(selector)
+        }
         for node in body.css("[id], a[name]"):
             self.parts[node.attributes.get("id") or node.attributes.get("name") or ""] = node
         for event, node in walk(body, _children, self._is_left_out):
@@ -240,6 +254,8 @@ class _Page:
                 self.inline.append(node.text_content or "")
             if event == "skip":
                 continue
+            if node.mem_id in signs:
+                self.inline.append(signs[node.mem_id][event])
             if tag in _BLOCKS:
                 self._block(event, tag, node)
             if tag in _CONTROLS:

@@ -14,6 +14,7 @@ from email.message import Message
 from typing import BinaryIO
 
 from runnel.errors import ReadError
+from runnel.files import WEB_NAMES
 from runnel.text.documents.document import Canonical, DocumentText, Limits, add_plain, straighten
 from runnel.text.documents.html import add_page
 
@@ -109,7 +110,7 @@ class _Mail:
         payload = part.get_payload(decode=True)
         charset = part.get_content_charset() or "utf-8"
         text, used = _text(payload if isinstance(payload, bytes) else b"", charset)
-        if used != charset:
+        if used != charset and (used != WEB_NAMES.get(charset) or charset == "us-ascii"):
             self.canonical.warnings.append(
                 f"the body of mail {self.count:,} is not valid {charset}; read as {used}"
             )
@@ -192,7 +193,10 @@ def _decode(value: str | Header) -> str:
 
 def _text(data: bytes, charset: str) -> tuple[str, str]:
     """Return text, and its encoding, which is guessed if `charset` is unknown or wrong."""
-    for encoding in (charset, "utf-8", "cp1252"):
+    meant = charset if data.isascii() else WEB_NAMES.get(charset.lower(), charset)
+    # UTF-8 is often called Latin-1; hardly any other text is valid UTF-8 by chance
+    first = "utf-8" if WEB_NAMES.get(charset.lower()) == meant == "cp1252" else meant
+    for encoding in (first, meant, "utf-8", "cp1252"):
         with suppress(LookupError, ValueError):
             return data.decode(encoding), encoding
     return data.decode("latin-1"), "latin-1"

@@ -200,9 +200,9 @@ def integer(text: str, default: int) -> int:
 
 
 def _shown(levels: dict[int, Element], counts: dict[int, int], level: int, language: str) -> str:
-    """Return the text of a level with its numbers in place."""
+    """Return the text of a level with its numbers in place; "" if it is hidden or a bullet."""
     own = levels[level]
-    if value_of(own, "numFmt") == "bullet":
+    if value_of(own, "numFmt") == "bullet" or is_on(own.find("{*}rPr/{*}vanish")):
         return ""
     decimal = is_on(own.find("{*}isLgl"))  # all numbers are
 

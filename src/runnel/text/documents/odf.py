@@ -6,6 +6,7 @@ _Content    goes over the elements in order: `_start` and `_end` of each; what i
             becomes blocks of a `Flow`
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
@@ -14,6 +15,7 @@ from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock, spanned
 from runnel.text.documents.numbering import FORMS, integer, numeral
+from runnel.text.documents.office import joined
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
 # kinds of documents by the element that holds the content
@@ -23,8 +25,19 @@ _WRITTEN = {"s": " ", "tab": " ", "line-break": "\v"}  # a line end of the file 
 _PARAGRAPHS = ("p", "h")
 _NOTES = ("note", "note-body")
 _LEFT_OUT = frozenset(
-    ["annotation", "tracked-changes", "ruby-text", "forms", "binary-data", "covered-table-cell"]
+    [
+        *("annotation", "tracked-changes", "ruby-text", "forms", "binary-data"),
+        *("covered-table-cell", "placeholder"),  # an empty field of a form, with advice
+    ]
 )
+# properties of styles, their values, and what becomes of the text
+_EFFECTS = (
+    ("display", re.compile("none"), "hidden"),
+    ("visibility", re.compile("hidden"), "hidden"),  # of a slide
+    ("text-line-through-style", re.compile("(?!none).+"), "deleted"),
+    ("text-position", re.compile("(?:super|[1-9]).*"), "raised"),  # "super 58%", "33% 58%"
+)
+_OMITTED = ("hidden", "deleted")
 _META = "meta.xml"
 _STYLES = "styles.xml"
 _MANIFEST = "META-INF/manifest.xml"
@@ -56,24 +69,29 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
 
 
 class _Styles:
-    """The styles of a document, as far as they number and hide text, and the counted numbers.
+    """The styles of a document, as far as they number, hide and raise text, and the counted
+    numbers.
 
     Attributes:
-        hidden: names of the styles of hidden text.
+        effects: by name of a style: its text is "hidden", "deleted" (struck) or "raised"; or "".
     """
 
     def __init__(self, roots: Sequence[Element]) -> None:
-        self.hidden: set[str] = set()
+        self.effects: dict[str, str] = {}
         # by list style ("": headings) and level, its definition
         self._levels: dict[tuple[str, int], Element] = {}
         self._counts: dict[str, list[int]] = {}  # by list style, the current numbers
         parts = (part for root in roots for part in root if tag(part) != "body")
         for style in (style for part in parts for style in part):
             if tag(style) == "style":
-                shown = style.find("{*}text-properties")
-                hides = shown is not None and attribute(shown, "display") == "none"
-                if hides or attribute(style, "parent-style-name") in self.hidden:
-                    self.hidden.add(attribute(style, "name"))
+                effects = [
+                    effect
+                    for properties in style
+                    for name, value, effect in _EFFECTS
+                    if value.fullmatch(attribute(properties, name))
+                ]
+                effects.append(self.effects.get(attribute(style, "parent-style-name"), ""))
+                self.effects[attribute(style, "name")] = effects[0]
             elif tag(style) in ("list-style", "outline-style"):
                 key = attribute(style, "name") if tag(style) == "list-style" else ""
                 levels = {(key, integer(attribute(level, "level"), 1)): level for level in style}
@@ -125,9 +143,9 @@ class _Content:
         # for each open element, whether its own text belongs to a paragraph
         self.inline: list[bool] = []
         # open paragraphs: notes and text boxes nest paragraphs in a paragraph
-        self.paragraphs: list[list[str]] = []
+        self.paragraphs: list[list[tuple[bool, str]]] = []
         self.flow = Flow()
-        self.open: Counter[str] = Counter()  # elements by name
+        self.open: Counter[str] = Counter()  # elements by name; those that raise their text
         self.notes: list[str] = []
         self.mark = ""  # the mark of the open note
         self.pages = 0
@@ -139,33 +157,41 @@ class _Content:
             name = tag(element)
             if event == "start":
                 self.open[name] += 1
+                self.open["raised"] += self._effect(element) == "raised"
                 self._start(element, name)
                 continue
             if event == "end":
                 self.inline.pop()
                 self.open[name] -= 1
+                self.open["raised"] -= self._effect(element) == "raised"
                 self._end(element, name)
             # the text behind an element, also behind one that is left out, belongs to the element
             # around it
             if self.inline and self.inline[-1]:
-                self.paragraphs[-1].append(element.tail or "")
+                self._write(element.tail or "")
         self._add_blocks()
         return self.pages
+
+    def _write(self, text: str) -> None:
+        """Add to the open paragraph."""
+        self.paragraphs[-1].append((self.open["raised"] > 0, text))
 
     def _is_omitted(self, element: Element) -> bool:
         if tag(element) in _LEFT_OUT or element is self.title:
             return True
-        hidden = (
-            attribute(element, "style-name") in self.styles.hidden
-            or attribute(element, "display") == "none"
-            or any(
-                tag(part) == "hidden-paragraph" and attribute(part, "is-hidden") == "true"
-                for part in element
-            )
-        )
-        if hidden:
-            self.canonical.omitted["hidden"] += len("".join(element.itertext()).strip())
-        return hidden
+        why = self._effect(element)
+        if attribute(element, "display") == "none" or any(
+            tag(part).startswith("hidden-") and attribute(part, "is-hidden") == "true"
+            for part in (element, *element.iterfind("{*}hidden-paragraph"))
+        ):
+            why = "hidden"
+        if why in _OMITTED:
+            self.canonical.omitted[why] += len("".join(element.itertext()).strip())
+            self.pages += tag(element) == "page"
+        return why in _OMITTED
+
+    def _effect(self, element: Element) -> str:
+        return self.styles.effects.get(attribute(element, "style-name"), "")
 
     def _start(self, element: Element, name: str) -> None:
         if name in _PARAGRAPHS:
@@ -182,7 +208,7 @@ class _Content:
             )
         elif name == "note-citation" and self.paragraphs:
             self.mark = f"[{''.join(element.itertext()).strip()}]"
-            self.paragraphs[-1].append(self.mark)
+            self.paragraphs[-1].append((False, self.mark))
         elif name == "table":
             if self.kind == "ods":
                 self.flow.add(attribute(element, "name"), level=1)
@@ -204,7 +230,7 @@ class _Content:
         )
         self.inline.append(name in _PARAGRAPHS or bool(inside))
         if self.inline[-1]:
-            self.paragraphs[-1].append(_WRITTEN.get(name) or element.text or "")
+            self._write(_WRITTEN.get(name) or element.text or "")
 
     def _open_page(self, page: Element) -> None:
         self._add_blocks()
@@ -235,7 +261,7 @@ class _Content:
 
     def _end_paragraph(self, element: Element, name: str) -> None:
         text = "\n".join(
-            " ".join(line.split()) for line in "".join(self.paragraphs.pop()).split("\v")
+            " ".join(line.split()) for line in joined(self.paragraphs.pop()).split("\v")
         )
         if self.open["note-body"] or self.open["notes"]:
             self.notes.append(f"{self.mark} {text}".strip())

@@ -2,7 +2,7 @@
 in one format.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -68,7 +68,7 @@ def paragraphs(
         elif event == "start" and name == "p":
             open_paragraphs.append([])
         elif event == "end" and name == "p":
-            yield "text", element, _joined(open_paragraphs.pop())
+            yield "text", element, joined(open_paragraphs.pop())
         elif event == "start" and name == "r":
             run = format_of(element)
         elif event == "start" and open_paragraphs and name in _WRITTEN:
@@ -78,8 +78,10 @@ def paragraphs(
             yield event, element, ""
 
 
-def _joined(pieces: list[tuple[bool, str]]) -> str:
-    """Return the text of a paragraph; raised pieces beside each other are one."""
+def joined(pieces: Iterable[tuple[bool, str]]) -> str:
+    """Return the text of pieces, each with whether it is raised; raised pieces beside each other
+    are one.
+    """
     text = ""
     for is_raised, group in groupby(filter(itemgetter(1), pieces), key=itemgetter(0)):
         words = "".join(piece for _, piece in group)

@@ -3,7 +3,7 @@ places, tables row by row, SmartArt and notes.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -18,6 +18,7 @@ from runnel.text.documents.runs import runs
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
 _TITLES = ("title", "ctrTitle")
+_PLACEHOLDER = "./*/{*}nvPr/{*}ph"
 # placeholders with the same content on every slide
 _REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")
 _SHAPES = ("sp", "graphicFrame", "cxnSp", "pic")
@@ -87,7 +88,7 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
 
 def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Element) -> None:
     """Add the title of a slide, its shapes, its SmartArt and its notes."""
-    shapes = _shapes(slide)
+    shapes = _shapes(slide, _places(archive, name))
     title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
     heading = " ".join(piece.text for piece in _flow(canonical, [title] if title else []).pieces)
     canonical.add_slide(canonical.page or 0, heading)
@@ -97,7 +98,7 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
             _flow(canonical, [parse(archive, other)]).add_to(canonical)
         elif kind == "notesSlide":
             notes = (
-                note for note in _shapes(parse(archive, other)) if _placeholder(note) == "body"
+                note for note in _shapes(parse(archive, other), {}) if _placeholder(note) == "body"
             )
             _flow(canonical, notes, "note").add_to(canonical)
 
@@ -115,7 +116,7 @@ def _flow(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
         return struck
 
     for shape in shapes:
-        if any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr")):
+        if _is_hidden(shape):
             canonical.omitted["hidden"] += length_of(shape)
             continue
         shape_kind = kind or ("item" if _placeholder(shape) == "body" else "paragraph")
@@ -179,7 +180,7 @@ def _placeholder(shape: Element) -> str | None:
     """Return the type of the placeholder that a shape fills ("body": the usual type); None for
     other shapes.
     """
-    place = shape.find("./{*}nvSpPr/{*}nvPr/{*}ph")
+    place = shape.find(_PLACEHOLDER)
     return None if place is None else place.get("type", "body")
 
 
@@ -198,13 +199,43 @@ def _box(shape: Element) -> _Box | None:
     )
 
 
-def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> list[Element]:
+def _is_hidden(shape: Element) -> bool:
+    return any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr"))
+
+
+def _places(archive: Archive, slide: str) -> dict[str, _Box]:
+    """Return the places of the placeholders of a slide's layout, by number, or by type if they have
+    none, and of those of its master, by type.
+    """
+    places: dict[str, _Box] = {}
+    name = slide
+    for kind, keys in (("slideLayout", slice(1)), ("slideMaster", slice(-1, None))):
+        name = next((part for other, part in related(archive, name).values() if other == kind), "")
+        for shape in parse(archive, name).iterfind(".//{*}sp") if name in archive.names else ():
+            if box := _box(shape):
+                places = dict.fromkeys(_placeholder_keys(shape)[keys], box) | places
+    return places
+
+
+def _placeholder_keys(shape: Element) -> list[str]:
+    """Return by what the placeholder that a shape fills is found in a layout: number, then type."""
+    place = shape.find(_PLACEHOLDER)
+    return [] if place is None else [*filter(None, [place.get("idx")]), place.get("type", "body")]
+
+
+def _shapes(
+    part: Element,
+    places: Mapping[str, _Box],
+    unused: set[int] | None = None,
+    depth: int = 0,
+) -> list[Element]:
     """Return the shapes of a slide or a group in reading order: rows from top to bottom, in a row
     columns from left to right, in a column from top to bottom. Cards beside each other are columns.
 
-    The shapes of a group stay together. A shape without a place gets the place of the shape before
-    it in the file. A file may store a shape in several forms for different programs (alternatives);
-    `unused` has the ids of the forms that are not shown (default: they are looked for).
+    The shapes of a group stay together. A shape without a place gets that of its placeholder in the
+    slide's layout (`places`), or else that of the shape before it in the file. A file may store a
+    shape in several forms for different programs (alternatives); `unused` has the ids of the forms
+    that are not shown (default: they are looked for).
     """
     if depth > _MOST_NESTED:
         return [element for element in part.iter() if tag(element) in _SHAPES]
@@ -217,8 +248,11 @@ def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> li
         if id(element) in unused or _placeholder(element) in _REPEATED:
             continue
         if tag(element) in (*_SHAPES, "grpSp"):
-            last = _box(element) or last
-            of_group = _shapes(element, unused, depth + 1) if tag(element) == "grpSp" else []
+            inherited = filter(None, map(places.get, _placeholder_keys(element)))
+            last = _box(element) or next(inherited, last)
+            # a hidden group is left out whole, and counted, like a shape
+            is_group = tag(element) == "grpSp" and not _is_hidden(element)
+            of_group = _shapes(element, places, unused, depth + 1) if is_group else []
             placed.append((last, of_group or [element]))
         else:
             waiting += reversed(element)

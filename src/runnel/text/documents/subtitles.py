@@ -25,14 +25,17 @@ _DIALOGUE = re.compile(
 _BREAK = re.compile(r"\\[Nn]|\[br\]")  # of a line, in one line of the file
 # the first line of what has no times and is no cue: "WEBVTT", "NOTE", "12"
 _NO_CUE = re.compile(r"\ufeff?WEBVTT|(?:NOTE|STYLE|REGION)(?:\s|\Z)|\d+\Z")
+_SECOND_VOICE = re.compile(r"(?<=[^\n])(?=<v[. ])")  # not at the start of a line
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")  # "<v Anna>"
 _TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)  # "<i>", "{\\an8}"
 _ROLLING = re.compile(r"<\d\d:\d\d")  # times of words: each cue repeats the line before
 # a line that the next cue begins with: so do most, if a program has removed the times of words
 _REPEATED = re.compile(r"^(.+)(?=\n\s*\n(?:\d+\n)?[\d:.,]+[ \t]*-->.*\n\1$)", re.MULTILINE)
 _DASH = re.compile(r"(?:[-\u2013\u2014]|>{2,3})[ \t]*(?=\S)")  # "- Yes.", ">> Yes."
-_NAMED = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*){0,2}:\s")  # "ANNA: Yes."
-_ENDED = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"')\]\u201d\u2019\u266a]*\Z")
+_SOUND = r"[(\[][^)\]]*[)\]]"  # "[door creaks]"
+# "ANNA: Yes.", "(laughs) ANNA: Yes.", or a sound alone
+_NAMED = re.compile(rf"(?:{_SOUND}\s*)?[A-Z][\w.'-]*(?: [A-Z][\w.'-]*){{0,2}}:\s|{_SOUND}\Z")
+_ENDED = re.compile(rf"[.!?\u2026\u3002\uff01\uff1f][\"')\]\u201d\u2019\u266a]*\Z|\A{_SOUND}\Z")
 _PAUSE_S = 8  # the pause after which a new paragraph begins
 _MOST_CHARS = 400  # of a paragraph without the end of a sentence
 
@@ -50,7 +53,7 @@ class _Line(NamedTuple):
 def read_subtitles(decoded: Decoded) -> DocumentText:
     """Read subtitles; a file without cues is read as plain text, with a warning."""
     canonical = Canonical(decoded.warning)
-    lines = list(_lines(straighten(decoded.text)))
+    lines = sorted(_lines(straighten(decoded.text)), key=lambda line: line.start)
     if not lines:
         return read_plain(decoded, "no subtitles in it; read as plain text")
     spoken: list[_Line] = []
@@ -80,6 +83,7 @@ def _lines(text: str) -> Iterator[_Line]:
     """Yield the lines of all cues that have text. A cue is a number, a line of times, and lines
     that are shown together.
     """
+    text = _SECOND_VOICE.sub("\n", text)
     text = _DIALOGUE.sub(r"\n\1 --> \2\n<v \3>\4\n", _BREAK.sub(" ", _NEXT.sub("\n\n", text)))
     rolling = bool(_ROLLING.search(text)) or 2 * len(_REPEATED.findall(text)) > text.count("-->")
     shown: list[str] = []  # the lines of the cue before

@@ -27,9 +27,9 @@ AMOUNT = re.compile(
     r"(?:(?:(?<=[$\u20ac\u00a3\u00a5])|EUR|USD|GBP|CHF|NOK|SEK|DKK|US\$|kr|Rs\.?)[ \u00a0])?\d"
     r"|[\u2013\u2014-]+\Z"
 )
-# numbers that are names: 2024, 2023/24, 31.12.2024, 2nd
+# numbers that are names: 2024, 2023/24, 2024[1], 31.12.2024, 2nd
 _NAME = re.compile(
-    r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*].*)?"
+    r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*\[].*)?"
     r"|\d\d?[./-]\d\d?[./-]\d\d(?:\d\d)?|\d+(?:st|nd|rd|th)\b.*"
 )
 _MOST_NAMES = 4  # rows of names of columns
@@ -83,13 +83,15 @@ def count_names(rows: Sequence[Sequence[str]]) -> int:
 
     The rows of names have no amounts but years. They are several only if cells of one are merged
     ("2024" above "Spring" and "Autumn"), or if one has no cell above the labels of the rows. Two
-    columns are a form, unless there are several rows and all have amounts. A table without amounts
-    may still have names: see `_begins_with_names`.
+    columns are a form, unless there are several rows and all have amounts, and so are columns of
+    labels, with colons, beside others. A table without amounts may still have names: see
+    `_begins_with_names`.
     """
-    # 1. `names`: the rows before the first amount, and before a row of a label alone.
+    # 1. `names`: the rows before the first amount, and before a row of a label, alone or in all
+    # columns.
     names = 0
     for row in rows:
-        label = any(row[:1]) and not any(row[1:])
+        label = any(row[:1]) and set(row[1:]) in (set(), {""}, {row[0]})
         if label or any(map(is_amount, row[1:])):
             break
         names += 1
@@ -99,8 +101,10 @@ def count_names(rows: Sequence[Sequence[str]]) -> int:
     merged = any(a and a == b for row in rows[:names] for a, b in pairwise(row))
     several = merged or not all(any(row[:1]) for row in rows[:names])
     most = _MOST_NAMES if several else 1
-    if max(map(len, rows), default=0) < _LEAST_COLUMNS and amounts < max(
-        _LEAST_AMOUNTS, len(below)
+    labels = any(cell.endswith(":") for row in rows[:1] for cell in row[1:])  # "Born:"
+    if labels or (
+        max(map(len, rows), default=0) < _LEAST_COLUMNS
+        and amounts < max(_LEAST_AMOUNTS, len(below))
     ):
         return 0
     return names if names <= most and amounts and amounts * 2 >= len(below) else 0
@@ -118,6 +122,7 @@ def _begins_with_names(rows: Sequence[Sequence[str]], width: int) -> bool:
         len(names) >= width - 1
         and len(set(names)) == len(names)
         and not any(len(name) > _MOST_HEAD_CHARS or _DIGIT.search(name) for name in names)
+        and not any(name.endswith(":") for name in names)
         and any(_DIGIT.search(cell) for row in rows[1:] for cell in row)
     )
 

@@ -3,6 +3,8 @@
 import datetime
 import re
 import warnings
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
 
 from openpyxl import load_workbook
 from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
@@ -13,6 +15,7 @@ from runnel.errors import ReadError, errors_as
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock
 from runnel.text.documents.numbering import integer
+from runnel.text.documents.office import joined
 from runnel.text.documents.parts import Archive, parse, related
 
 # a cell with a formula and no result: <c r="A1"><f>SUM(B:B)</f></c>
@@ -32,10 +35,13 @@ _CURRENCY = re.compile(r"\[\$([^\]-]*)(?:-[^\]]*)?\]")  # [$EUR-407]
 _SPACING = re.compile(r"[_*].|\[[A-Za-z]+\d*\]")  # _) as wide as a bracket; [Red]
 _PLACES = re.compile(r"[0#?](?:.*[0#?])?")  # #,##0.00: from the first place of a digit to the last
 _LITERAL = re.compile(r'\\(.)|"([^"]*)"|([$\u20ac\u00a3\u00a5 -])')  # what is shown beside them
+_CODE = re.compile(r"[A-Z]{2,4} +|\W* +")  # of a currency, before the amount; or none
 # 00000, 000-00-0000: zeros, and signs that are shown as they are
 _ZEROS = re.compile(r"[^#?.,%*@\[\]]*?0[^#?.,%*@\[\]]*0[^#?.,%*@\[\]]*")
 _LEVEL = 2  # spaces of a level of labels
 _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError)  # raised by openpyxl
+_RAISED = "{*}rPr/{*}vertAlign[@val='superscript']"
+_SUPERSCRIPT = b'"superscript"'
 _TEXT = b't="str"'  # a formula whose result is an empty text
 
 
@@ -43,13 +49,14 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     """Read all sheets, also hidden ones, table by table; of formulas the stored results are
     read.
     """
-    # refuses entities
-    parts = (
-        archive.read_xml(name) for name in sorted(archive.names) if name.endswith((".xml", ".rels"))
-    )
-    not_computed = sum(
-        _TEXT not in attributes for data in parts for attributes in _NO_RESULT.findall(data)
-    )
+    not_computed = 0
+    marked: dict[str, str] = {}  # texts with raised marks, by the text that openpyxl gives
+    for name in sorted(archive.names):
+        # refuses entities
+        data = archive.read_xml(name) if name.endswith((".xml", ".rels")) else b""
+        not_computed += sum(_TEXT not in attributes for attributes in _NO_RESULT.findall(data))
+        if _SUPERSCRIPT in data:
+            marked.update(_marked_texts(parse(archive, name)))
     canonical = Canonical(limits=limits)
     damage = errors_as(
         ReadError,
@@ -62,10 +69,13 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         warnings.simplefilter("ignore")
         workbook = load_workbook(file, read_only=True, data_only=True)
         title = workbook.properties.title
+        hidden = [sheet.title for sheet in workbook.worksheets if sheet.sheet_state != "visible"]
+        if hidden:
+            canonical.warnings.append(f"hidden sheets are read too: {', '.join(hidden)}")
         for sheet in workbook.worksheets:
             canonical.add(sheet.title, level=1)
             sheet.reset_dimensions()  # some programs store wrong ones
-            _read_sheet(canonical, sheet, archive)
+            _read_sheet(canonical, sheet, archive, marked)
     if not_computed:
         canonical.warnings.append(
             f"formulas without a stored result were left out ({not_computed:,}); save the file with"
@@ -74,9 +84,23 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     return canonical.finish("xlsx", title=title)
 
 
-def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive) -> None:
+def _marked_texts(part: Element) -> Iterator[tuple[str, str]]:
+    """Yield strings, of cells that share them and of one cell, as they are stored and as they are
+    read: with raised numbers as powers and marks of notes.
+    """
+    for item in (*part.iterfind(".//{*}si"), *part.iterfind(".//{*}is")):
+        runs = [
+            (run.find(_RAISED) is not None, run.findtext("{*}t") or "")
+            for run in item.iterfind("{*}r")
+        ]
+        yield "".join(text for _, text in runs), joined(runs)
+
+
+def _read_sheet(
+    canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive, marked: dict[str, str]
+) -> None:
     """Add the tables of a sheet: a merged cell has its value in all its rows and columns, an empty
-    cell keeps its column.
+    cell keeps its column. `marked`: texts with raised marks, by the plain text.
     """
     # Rows and columns are numbered from 1.
     merged, names, frozen, pivots = _marks(archive, sheet._worksheet_path.lstrip("/"))
@@ -84,7 +108,7 @@ def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive
     flow = Flow()
     flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
-        texts = [_shown(cell) for cell in row]
+        texts = [_shown(cell, marked) for cell in row]
         label = next((at for at, text in enumerate(texts) if text), 0)
         flow.open_row(head=number in names or (number <= frozen and sum(map(bool, texts)) > 1))
         for column, text in enumerate(texts, start=1):
@@ -128,7 +152,7 @@ def _marks(
     return merged, names, int(pane[1]) if pane else 0, pivots
 
 
-def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
+def _shown(cell: ReadOnlyCell | EmptyCell, marked: dict[str, str]) -> str:
     """Return a cell's value: dates in ISO 8601, numbers in at most 15 digits, percentages and
     durations as such, numbers with the leading zeros, the currency or the unit of their format.
     """
@@ -138,9 +162,11 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, datetime.datetime) and value.time() == datetime.time():
-        # a format without a day or an hour shows a month: 2026-05
-        is_month = not set("dhDH") & set(cell.number_format)
-        return f"{value:%Y-%m}" if is_month else str(value.date())
+        # a format without a day or an hour shows a month, 2026-05, or a year
+        signs = set(cell.number_format.lower())
+        if not signs & set("dhm"):
+            return f"{value:%Y}"
+        return str(value.date()) if signs & set("dh") else f"{value:%Y-%m}"
     if isinstance(value, datetime.timedelta):
         return _duration(value, cell.number_format)
     if isinstance(value, int | float):
@@ -150,7 +176,7 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
         form = cell.number_format.partition(";")[0]
         filled = _with_zeros(shown, form)
         return _with_unit(shown, form) if filled == shown else filled
-    text = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), str(value))
+    text = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), marked.get(str(value), str(value)))
     return " ".join(text.split())
 
 
@@ -192,7 +218,8 @@ def _with_unit(number: str, form: str) -> str:
         "".join(match[1] or match[2] or match[3] or "" for match in _LITERAL.finditer(part))
         for part in (before, after[0])
     )
-    if first.endswith(" "):  # "CHF 5" is a number too
+    if _CODE.fullmatch(first):  # "CHF 5" is a number too
         last = f" {first}{last}"
         first = ""
-    return " ".join(f"{first}{number}{last}".split())
+    # a minus is before all: -$5
+    return " ".join(f"{first}{number}{last}".replace(f"{first}-", f"-{first}", 1).split())
