@@ -559,7 +559,9 @@ def test_a_command_is_above_the_columns_that_it_prints():
     assert lines(text) != text.split("\n")
 
 
-@pytest.mark.parametrize("text", ["╭──────╮\n│ Go.  │\n╰──────╯", "src\n├── a\n│   └── b\n└── c"])
+@pytest.mark.parametrize(
+    "text", ["╭──────╮\n│ Go.  │\n╰──────╯", "┌─┬─┐\n│a│b│", "src\n├── a\n│   └── b\n└── c"]
+)
 def test_boxes_and_trees_are_no_tables(text):
     assert shown(plain(text)) == [("paragraph", text)]
 

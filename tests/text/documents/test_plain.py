@@ -461,6 +461,7 @@ def test_rows_of_pandoc_may_have_several_lines_and_a_caption_below(read, table, 
     assert leads(document) == {birch: lead, "Elm        700  None.": lead}
     kinds = [kind for kind, _ in shown(document)]
     assert kinds[-1] == "paragraph" and kinds[-5:-3] == ["row", "row"]
+    assert shown(read(f"Prose.\n\n{table}".rstrip()))[-2][1] == "Elm        700  None."
 
 
 @pytest.mark.parametrize(

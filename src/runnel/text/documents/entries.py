@@ -202,7 +202,7 @@ _GAP = re.compile(r"(?<=-)[ ]+(?=-)")
 # the line at the top of a table that signs for boxes draw, "┌─┬─┐", and the signs of ASCII that
 # they stand for
 _BOX_TOP = re.compile(
-    r"\s*[\u250c\u250f\u2552\u2554\u256d](?:[\u2500\u2501\u2550]+[\u252c\u2533\u2564\u2566])+"
+    r"\s*(?=.*[\u2500\u2501\u2550]{3})[\u250c\u250f\u2552\u2554\u256d](?:[\u2500\u2501\u2550]+[\u252c\u2533\u2564\u2566])+"
     r"[\u2500\u2501\u2550]+[\u2510\u2513\u2555\u2557\u256e]\s*"
 )
 _BOX_SIGNS = {
@@ -497,7 +497,7 @@ def drawn_blocks(text: str, start: int, end: int) -> Iterator[tuple[int, str, tu
     lines = text[start:end].split("\n")
     for entry in sorted(drawn_table(lines)):
         start += sum(len(line) + 1 for line in lines[entry.first : entry.last])
-        yield start, entry.kind, entry.lead
+        yield min(start, end), entry.kind, entry.lead
 
 
 def _names(lines: Sequence[str], runs: Sequence[tuple[int, int]]) -> list[str]:
@@ -529,18 +529,17 @@ def _number_rows(lines: Sequence[str]) -> Iterator[Entry]:
     """Yield rows of numbers with their labels, as R prints them, and the lines around them; none if
     there are not two such rows.
     """
-    rows = [n for n, line in enumerate(lines) if _NUMBERS.fullmatch(line[: _LOOK + 1])]
-    if len(rows) < 2:
+    rows = [_NUMBERS.fullmatch(line[: _LOOK + 1]) is not None for line in lines]
+    if sum(rows) < 2:
         return
-    above = "".join(lines[max(0, rows[0] - 1) : rows[0]])
+    first = rows.index(True)
+    above = "".join(lines[max(0, first - 1) : first])
     named = int(above[:1].isspace() or _COLUMNS.search(above) is not None)
-    yield Entry(0, rows[0] - named, "paragraph")
-    yield Entry(rows[0] - named, rows[0], "heads")
-    for n in range(rows[0], len(lines)):
-        kind = "row" if n in rows else "line"
-        yield Entry(
-            n, n + 1, kind, lead=("", " ".join(above.split())) if named and n in rows else ()
-        )
+    lead = ("", " ".join(above.split())) if named else ()
+    yield Entry(0, first - named, "paragraph")
+    yield Entry(first - named, first, "heads")
+    for n in range(first, len(lines)):
+        yield Entry(n, n + 1, "row", lead=lead) if rows[n] else Entry(n, n + 1)
 
 
 def _changes(lines: Sequence[str]) -> Iterator[Entry]:
