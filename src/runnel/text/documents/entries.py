@@ -202,7 +202,8 @@ _GAP = re.compile(r"(?<=-)[ ]+(?=-)")
 # the line at the top of a table that signs for boxes draw, "┌─┬─┐", and the signs of ASCII that
 # they stand for
 _BOX_TOP = re.compile(
-    r"\s*(?=.*[\u2500\u2501\u2550]{3})[\u250c\u250f\u2552\u2554\u256d](?:[\u2500\u2501\u2550]+[\u252c\u2533\u2564\u2566])+"
+    r"\s*(?=.*[\u2500\u2501\u2550]{3})[\u250c\u250f\u2552\u2554\u256d]"
+    r"(?:[\u2500\u2501\u2550]+[\u252c\u2533\u2564\u2566])+"
     r"[\u2500\u2501\u2550]+[\u2510\u2513\u2555\u2557\u256e]\s*"
 )
 _BOX_SIGNS = {
