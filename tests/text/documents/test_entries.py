@@ -406,23 +406,47 @@ def test_each_line_of_calendars_recipes_of_images_and_glossaries_is_an_entry(tex
             "+---+---+\n|N  |A  |\n+===+===+\n|A  |3  |\n|a  |   |\n+---+---+\n|B  |4  |\n+---+---+",
             ("", "N", "A", ""),
         ),
-        ("====  ===\nName  Age\n====  ===\nAna   30\n      x\nBob   41\n====  ===", ("Name Age",)),
+        (
+            "====  ===\nName  Age\n====  ===\nAna   30\n      x\nBob   41\n====  ===",
+            ("Name", "Age"),
+        ),
+        (  # names over several columns
+            "====  ===  ==\nWho        X\n---------  --\nName  Age  Y\n====  ===  ==\nAna   30   1\n"
+            "Bob   41   2\n====  ===  ==",
+            ("Who Name", "Age", "X Y"),
+        ),
         ("+---+---+\n| A | 3 |\n+---+---+\n| B | 4 |\n+---+---+", ()),
         # as pandoc, PowerShell and sqlcmd print it
-        ("Name  Age\n----  ---\nAna   30\n      x\nBob   41\n", ("Name Age",)),
+        ("Name  Age\n----  ---\nAna   30\n      x\nBob   41\n", ("Name", "Age")),
+        ("Names of all\n----  ---\nAna   30\n      x\nBob   41\n", ("Names of all",)),
         # what MySQL and psql print
         (
             "+-----+-----+\n| N   | Age |\n+-----+-----+\n| Ana |  30 |\n| Bob |  41 |\n+-----+-----+",
             ("", "N", "Age", ""),
         ),
         (" N   | Age\n-----+-----\n Ana |  30\n Bob |  41", ("N", "Age")),
+        (
+            "+-----+-----+\n| N   | Age |\n+-----+-----+\n|     |  30 |\n| Ana |  12 |\n| Bob |  41 |\n"
+            "+-----+-----+",
+            ("", "N", "Age", ""),
+        ),
+        # what sqlite, duckdb, polars and rich draw
+        (
+            "┌─────┬─────┐\n│ N   │ Age │\n├─────┼─────┤\n│ Ana │  30 │\n│ Bob │  41 │\n└─────┴─────┘",
+            ("", "N", "Age", ""),
+        ),
+        (
+            "┏━━━━━┳━━━━━┓\n┃ N   ┃ Age ┃\n┡━━━━━╇━━━━━┩\n│ Ana │  30 │\n│ Bob │  41 │\n└─────┴─────┘",
+            ("", "N", "Age", ""),
+        ),
         ("====  ===\nAna   30\nBob   41\n====  ===", ()),
     ],
 )
 def test_tables_of_org_and_restructuredtext_are_rows_that_know_their_names(table, names):
     document = plain(f"The list.\n\n{table}\n\nMore text follows here.")
     rows = [block for block in document.blocks if block.kind == "row"]
-    assert [block.lead for block in rows] == [("", *names) if names else ()] * 2
+    assert [block.lead for block in rows] == [("", *names) if names else ()] * len(rows)
+    assert len(rows) == 2 + ("|     |  30 |" in table)
     assert [kind for kind, _ in shown(document)].count("heads") == bool(names)
     assert "".join(words for _, words in shown(document)).count("Ana") == table.count("Ana")
 
@@ -448,6 +472,107 @@ def test_a_table_of_org_has_its_caption_and_what_is_above_it_is_none_of_its_rows
     document = plain("#+CAPTION: Rents\n| Name | Age |\n|---+---|\n| Ana | 30 |")
     assert shown(document)[0] == ("paragraph", "#+CAPTION: Rents")
     assert leads(document) == {"| Ana | 30 |": ("Rents", "", "Name", "Age", "")}
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (  # R: the coefficients of a model, below their title
+            "Coefficients:\n             Estimate Std. Error t value Pr(>|t|)\n"
+            "(Intercept)  -17.5791     6.7584  -2.601   0.0123 *\n"
+            "seal age       3.9324     0.4155   9.464 1.49e-12 ***\n---\n"
+            "Signif. codes:  0 '***' 0.001 '**' 0.01",
+            [
+                "Coefficients; Estimate Std. Error t value Pr(>|t|): (Intercept) -17.5791 6.7584"
+                " -2.601 0.0123 *",
+                "Coefficients; Estimate Std. Error t value Pr(>|t|): seal age 3.9324 0.4155 9.464"
+                " 1.49e-12 ***",
+            ],
+        ),
+        (  # R: a matrix
+            "> lifts\n     [,1] [,2] [,3]\n[1,]    1    4    7\n[2,]    2    5   NA",
+            ["[,1] [,2] [,3]: [1,] 1 4 7", "[,1] [,2] [,3]: [2,] 2 5 NA"],
+        ),
+        (
+            "The lifts were:\n12 13 14\n15 16 17",
+            ["The lifts were; 12 13 14", "The lifts were; 15 16 17"],
+        ),
+        (  # a list of lists of reStructuredText
+            ".. list-table:: Pumps\n   :header-rows: 1\n\n   * - Pump\n     - Lift\n   * - W-1\n"
+            "     - 40 m, with\n       the new seal\n   * - W-2\n     -\n",
+            ["Pumps; Pump: W-1; Lift: 40 m, with the new seal", "Pumps; Pump: W-2"],
+        ),
+    ],
+)
+def test_rows_of_numbers_and_lists_of_lists_know_their_names(text, rows):
+    document = plain(text)
+    found = [block for block in document.blocks if block.kind == "row"]
+    assert [row_words(document.text, block) for block in found] == rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "We set x to\n[1, 2, 3]\n[4, 5, 6]\nand went on.",  # code
+        "The pump was made in 1912 and\nhas run for 60 70 80 years,\nwhich nobody believes.",
+        "* - a dash\n* and a star",
+        ".. note::\n   Close the valve 1 2 3.",
+    ],
+)
+def test_other_numbers_and_lists_are_no_rows(text):
+    assert all(kind != "row" for kind, _ in shown(plain(text)))
+
+
+def test_lines_of_a_log_that_end_with_numbers_are_entries():
+    entry = "2026-05-01 12:00:0{0} load {0} 2 3\n  at core {0}"
+    document = plain("\n".join(map(entry.format, range(1, 4))))
+    assert lines(document.text) == [entry.format(n) for n in range(1, 4)]
+
+
+def test_records_that_mysql_and_psql_print_are_entries():
+    text = "mysql> SELECT 1\\G\n*************** 1. row ***************\n  id: 1\nname: W-1\n"
+    text += "*************** 2. row ***************\n  id: 2\nname: W-2"
+    assert [words.count("\n") for words in lines(text)] == [0, 2, 2]
+    text = "-[ RECORD 1 ]---\nid   | 1\nname | W-1\n-[ RECORD 2 ]---\nid   | 2\nname | W-2"
+    assert [words.count("\n") for words in lines(text)] == [2, 2]
+
+
+def test_rows_of_latex_are_entries():
+    text = (
+        "It is in the table.\n\\begin{tabular}{lr}\n\\toprule\nPump & Lift \\\\ \\hline\nW-1 &\n40 \\\\\n"
+        "\\multicolumn{1}{l}{W-2} & 52 \\\\[2pt]\nW-3 & 12 \\\\\n\\end{tabular}\nIt goes\non here."
+    )
+    assert lines(text)[3:] == [
+        "Pump & Lift \\\\ \\hline",
+        "W-1 &\n40 \\\\",
+        "\\multicolumn{1}{l}{W-2} & 52 \\\\[2pt]",
+        "W-3 & 12 \\\\",
+        "\\end{tabular}",
+        "It goes\non here.",
+    ]
+
+
+def test_a_command_is_above_the_columns_that_it_prints():
+    text = "$ docker ps\nID      IMAGE     NAME\n4c01    redis:7   cache\nd788    nginx:1   web"
+    assert lines(text) == text.split("\n")
+    text = "We say it here, and that is all.\nred\tone\n   more\nblue\ttwo\ngreen\tthree"
+    assert lines(text) != text.split("\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["╭──────╮\n│ Go.  │\n╰──────╯", "┌─┬─┐\n│a│b│", "src\n├── a\n│   └── b\n└── c"]
+)
+def test_boxes_and_trees_are_no_tables(text):
+    assert shown(plain(text)) == [("paragraph", text)]
+
+
+@pytest.mark.parametrize(
+    "caption", [".. table:: Rents", "#+CAPTION: Rents\n#+NAME: t", "Rents:", "Table 2. Rents"]
+)
+def test_a_table_in_text_has_the_caption_above_it(caption):
+    document = plain(f"{caption}\n\n| Name | Age |\n|------+-----|\n| Ana | 30 |")
+    words = caption.split("Table: ")[-1] if caption.startswith("Table") else "Rents"
+    assert leads(document) == {"| Ana | 30 |": (words, "", "Name", "Age", "")}
 
 
 RENTS = '.Rents\n[cols="1,1,2", {}]\n|===\n{}\n|===\nText below it.'

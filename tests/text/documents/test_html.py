@@ -461,6 +461,17 @@ def test_spaces_that_a_browser_shows_put_the_label_of_a_row_below_another():
     assert texts == ["North", "North, Birch", "North, Elm", "South", "Oak", "Sum"]
 
 
+def test_the_caption_of_a_figure_with_a_table_is_the_tables():
+    table = "<table><tr><th>Well<th>Depth</tr><tr><td>A<td>12</tr></table>"
+    caption = "<figcaption>Wells of the county</figcaption>"
+    for page, expected in (
+        (f"<figure>{table}{caption}</figure>", "Wells of the county"),
+        (f"<figure>{caption}{table}</figure>", "Wells of the county"),
+        (f"<figure><img src=a>{caption}</figure>{table}", ""),
+    ):
+        assert leads(html(page)) == {"A | 12": (expected, "Well", "Depth")}
+
+
 def test_a_line_that_ends_with_a_colon_is_the_caption_of_the_table_below_it():
     table = "<table><tr><th>House<th>Rent<tr><td>Birch<td>400</table>"
     named = {"Birch | 400": ("The rents are", "House", "Rent")}

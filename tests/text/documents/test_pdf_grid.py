@@ -359,3 +359,30 @@ def test_a_name_over_columns_without_lines_between_them_is_in_each(rows):
     found = rows(page)
     assert found[-1] == "Hungary | | 22.2"
     assert "Paid" in found[0] and "Loan" in " ".join(found[:2])
+
+
+@pytest.mark.parametrize(
+    ("label", "finding", "rest", "joined"),
+    [
+        ("W-3", "No water comes all", ("", "August, and no", ""), True),
+        ("W-3", "No water comes.", ("", "August", ""), False),  # the cell ends
+        ("W-3", "No water comes all", ("", "August", "Wait"), False),  # below a merged label
+        ("W-3", "No water comes all", ("", "12", ""), False),
+        ("", "No water comes all", ("", "August", ""), False),  # rows without labels
+    ],
+)
+def test_the_rest_of_a_row_on_the_next_page_may_begin_with_a_capital(
+    rows, label, finding, rest, joined
+):
+    lines = [
+        ("Well", "Finding", "Remedy"),
+        ("W-1", "The cap is loose", "Seal it"),
+        ("W-2", "The pipe leaks", "Weld it"),
+        (label, finding, "Dig"),
+    ]
+    below = [rest, ("W-4", "The lid broke", "Buy one"), ("W-5", "Sand comes", "Filter it")]
+    pages = [
+        grid(60, 700, [[[cell] for cell in row] for row in table], (60, 150, 90))[0]
+        for table in (lines, below)
+    ]
+    assert (f"{label} | {finding} {rest[1]} | Dig" in rows(*pages)) == joined

@@ -829,6 +829,9 @@ def test_a_row_that_is_split_by_the_end_of_a_page_is_joined(read, repeated):
         document = read(split_table(("", *rest), repeated=repeated))
         texts = [text for kind, text in shown(document) if kind == "row"]
         assert texts[:3] == [first, second, last] and len(texts) == 4
+    # a capital letter, below what cannot end
+    document = read(split_table(("", ("North House.",), ("Dry it.",)), repeated=repeated))
+    assert f"{begin} North House. | Weld the pipe and test Dry it." in document.text
     document = read(split_table(("", ("The well is wet.",), ("Dry it.",)), repeated=repeated))
     assert "| The well is wet. | Dry it." in [text for _, text in shown(document)]
 

@@ -419,10 +419,77 @@ def test_tables_of_pandoc_are_rows_with_their_names_and_their_caption():
     assert kinds == "paragraph contents heads contents row contents row contents paragraph".split()
 
     document = markdown(SPACED)
-    lead = ("Rents", "House Rent Notes")
+    lead = ("Rents", "House", "Rent", "Notes")
     first = "Birch        900  has a\n                  garden"
     assert leads(document) == {first: lead, "Elm          700  quiet": lead}
     assert shown(document)[-1] == ("heading", "Rent\n----")
+
+
+LINES_OF_ROWS = """\
+---------------------------------
+House     Rent  Remarks
+name   a month
+------ ------- ------------------
+Birch     1200  In two parts, one
+                on the first.
+
+Elm        700  None.
+---------------------------------
+"""
+WITHOUT_NAMES = """\
+------ ------- ------------------
+Birch     1200  In two parts, one
+                on the first.
+Elm        700  None.
+------ ------- ------------------
+"""
+
+
+@pytest.mark.parametrize("read", [plain, markdown])
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        (LINES_OF_ROWS, ("House name", "Rent a month", "Remarks")),
+        (WITHOUT_NAMES, ()),
+        (WITHOUT_NAMES.replace("Elm", "\nElm"), ()),
+    ],
+)
+def test_rows_of_pandoc_may_have_several_lines_and_a_caption_below(read, table, names):
+    birch = "Birch     1200  In two parts, one\n                on the first."
+    document = read(f"Prose.\n\n{table}\n: Rents in May\n\nMore.")
+    lead = ("Rents in May", *names)
+    assert leads(document) == {birch: lead, "Elm        700  None.": lead}
+    kinds = [kind for kind, _ in shown(document)]
+    assert kinds[-1] == "paragraph" and kinds[-5:-3] == ["row", "row"]
+    assert shown(read(f"Prose.\n\n{table}".rstrip()))[-2][1] == "Elm        700  None."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--- ---\n\nProse that is long enough.\n\n--- ---",  # text over the gap: two rules
+        "--- ---\n\n--- ---\n",  # nothing is between
+    ],
+)
+def test_lines_of_dashes_around_prose_are_no_table(text):
+    assert all(kind != "row" for kind, _ in shown(markdown(f"{text}\n\nMore.")))
+
+
+@pytest.mark.parametrize(
+    ("below", "caption"),
+    [
+        (": Rents", "Rents"),
+        ("Table: Rents", "Table: Rents"),
+        ("**Table 3.** Rents", "Table 3. Rents"),
+        ("Table 3 shows the rents.", ""),
+        ("Rents:", ""),
+        ("Table 3. Fees\n\n| Fee |\n|---|\n| 7 |", ""),  # of the table below
+    ],
+)
+def test_a_caption_may_be_below_a_table_of_markdown(below, caption):
+    document = markdown(f"Prose.\n\n| Name |\n|---|\n| Ana |\n| Bo |\n\n{below}")
+    assert leads(document)["| Ana |"] == leads(document)["| Bo |"] == (caption, "", "Name", "")
+    assert leads(document).get("| 7 |", ("Table 3. Fees",))[0] == "Table 3. Fees"
 
 
 def test_a_title_over_the_end_of_a_quotation_is_read_once():

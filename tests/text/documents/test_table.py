@@ -30,6 +30,22 @@ def test_a_row_of_markdown_begins_with_a_bar():
     assert ranked(document) == ["A: a; C: c \\| d"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Birch   1200  paid", "House: Birch; Rent: 1200; Note: paid"),
+        ("Birch\t1200\t paid", "House: Birch; Rent: 1200; Note: paid"),
+        (r"R\&B & 1200 & paid", r"House: R\&B; Rent: 1200; Note: paid"),
+        ("Birch         paid", "House Rent Note: Birch paid"),  # an empty cell
+        ("Birch   1200  paid\n         twice", "House Rent Note: Birch 1200 paid twice"),
+    ],
+)
+def test_cells_without_bars_have_their_names_if_all_can_be_told_apart(text, words):
+    canonical = Canonical()
+    canonical.mark(0, len(text), "row", lead=("", "House", "Rent", "Note"))
+    assert ranked(canonical.finish("txt", text=text)) == [words]
+
+
 def test_columns_without_any_value_are_no_columns():
     document = rows_of([["A", "", "B"], ["1", "", ""], ["", "", "2"]], heads=1)
     assert ranked(document) == ["A: 1", "B: 2"]

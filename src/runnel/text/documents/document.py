@@ -13,9 +13,10 @@ import re
 import signal
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -23,8 +24,9 @@ from runnel.errors import ReadError, UnsupportedKind
 from runnel.files import Decoded
 from runnel.formats import FORMATS, Format
 from runnel.records import Places
-from runnel.text.documents.asciidoc import tables_in
-from runnel.text.documents.entries import SECTIONS, Entries
+from runnel.text.documents.asciidoc import Added, tables_in
+from runnel.text.documents.captions import caption_in
+from runnel.text.documents.entries import SECTIONS, Entries, drawn_blocks, pandoc_tables
 from runnel.text.documents.headings import titles_in
 from runnel.text.documents.titles import is_filled_in
 from runnel.text.documents.unread import DATA_CHARS, data_in, unread_in
@@ -145,6 +147,7 @@ _UNSEEN = re.compile(
 BREAK = "\n\n"  # between two blocks
 HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
+_OF_TABLES = ("row", HEADS, CONTENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +386,35 @@ class Canonical:
             Block(start, end, kind, self.page, tuple(title for _, title in self._headings), lead)
         )
 
+    def add_captions(
+        self, first: int, source: str, offset: int, words: Callable[[str], str] = str
+    ) -> None:
+        """Give the rows of tables the caption in the paragraph above or below, unless they have
+        one. The blocks from `first` on are marks in `source`, which begins at `offset`. `words`:
+        returns a text without markup.
+        """
+        rows: list[int] = []  # of the open table
+        above = ""  # the paragraph above it
+        last = Block(self.length, self.length, "")
+        for number, (block, after) in enumerate(
+            pairwise([*self.blocks[first:], last, last]), first
+        ):
+            if block.kind == "row":
+                rows.append(number)
+            if block.kind in _OF_TABLES and not (rows and block.kind == HEADS):
+                continue
+            span = slice(block.start - offset, block.end - offset)
+            paragraph = source[span] if block.kind == "paragraph" else ""
+            caption = caption_in(above, above=True)
+            if not caption and after.kind not in _OF_TABLES:
+                caption = caption_in(paragraph, above=False)
+            if caption and not any(self.blocks[row].lead[:1] > ("",) for row in rows):
+                for row in rows:
+                    lead = (words(caption), *self.blocks[row].lead[1:])
+                    self.blocks[row] = replace(self.blocks[row], lead=lead)
+            rows = []
+            above = paragraph
+
     def finish(
         self,
         kind: str,
@@ -438,9 +470,11 @@ def add_plain(canonical: Canonical, text: str) -> None:
     """Add plain text. Paragraphs end at blank lines, pages at form feeds; `titles_in` describes
     headings, `Entries` lines that are blocks, `unread_in` what is not read.
     """
+    before = len(canonical.blocks)
     marks = _PlainMarks(canonical, text)
     titles = deque(() if marks.entries.log or marks.unread.turns else titles_in(text))
-    tables = dict(tables_in(text))
+    tables: dict[int, Iterable[Added]] = dict(tables_in(text))
+    tables |= {start: drawn_blocks(text, start, end) for start, end in pandoc_tables(text)}
     for end in sorted({*marks.unread.paragraph_ends(text), *tables}):
         if end < marks.start:  # in a table
             continue
@@ -459,6 +493,7 @@ def add_plain(canonical: Canonical, text: str) -> None:
         marks.add_lines(max(end, marks.start))  # a title may be longer
         for block in tables.get(end, ()):
             marks.add(*block)
+    canonical.add_captions(before, text, marks.offset)
 
 
 class _PlainMarks:

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
+from runnel.text.documents.captions import NUMBERED
 from runnel.text.documents.document import Canonical
 from runnel.text.documents.table import AMOUNT, add_rows, count_names, is_amount
 
@@ -53,11 +54,6 @@ TITLE = "title"
 _MOST_CAPTION = 300  # characters of other paragraphs that can be captions, and of labels above rows
 _NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")  # "(a)", "(12)"
 _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # only lines, or dots that lead to a number
-# "Table 3. Costs", "Tabelle 2"
-_CAPTION = re.compile(
-    r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
-    r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
-)
 # "The rents are:", above a table
 _INTRODUCTION = re.compile(r"[^\n]{1,200}:\s*\Z")
 # the beginning of a caption that is not a table's
@@ -565,7 +561,7 @@ def _is_caption(piece: FlowBlock | TableBlock | None) -> TypeGuard[FlowBlock]:
     return (
         piece.kind == "paragraph"
         and len(piece.text) <= _MOST_CAPTION
-        and _CAPTION.match(piece.text) is not None
+        and NUMBERED.match(piece.text) is not None
     )
 
 

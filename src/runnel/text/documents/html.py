@@ -350,7 +350,10 @@ class _Page:
     def _block(self, event: str, tag: str, node: LexborNode) -> None:
         if self.inline:
             self._flush()
-        if kind := _KINDS.get(tag):
+        kind = _KINDS.get(tag)
+        if tag == "figcaption" and node.parent is not None and node.parent.css_first("table"):
+            kind = _KINDS["caption"]
+        if kind:
             if event == "start":
                 self.kinds.append(kind)
             else:

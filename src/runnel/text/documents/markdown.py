@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
-from runnel.text.documents.entries import drawn_table
+from runnel.text.documents.entries import drawn_blocks, pandoc_tables
 from runnel.text.documents.flow import spanned
 from runnel.text.documents.headings import ITEM
 from runnel.text.documents.merged_cells import Cell, MergedCells
@@ -46,9 +46,6 @@ _BAR = re.compile(r"(?<!\\)\|")  # not "\|", which is in a cell
 _DRAWN = re.compile(
     r"[ \t]*+(?:(?P<grid>\+(?=.*[-=]{3})[-=:+]+\+)|-{2,}+(?:[ \t]++-{2,}+)++)[ \t]*+\Z"
 )
-# "**Table 2** Costs", "The costs:", ": Costs"
-_CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z|:[ ]")
-_CAPTION_CHARS = 200  # at most
 # ---- front matter: keys in YAML between two "---", or in TOML between two "+++"
 _YAML = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")  # "title: Rivers", "- item", "# comment"
 _TOML = re.compile(r"[\w\[#\s}\]\"'+]")  # what a line of TOML can begin with
@@ -108,17 +105,24 @@ def add_markdown(canonical: Canonical, text: str) -> str | None:
     front matter, or the first heading of level 1.
     """
     text = straighten(text)
+    before = len(canonical.blocks)
     marks = _Marks(text, canonical)
+    tables = dict(pandoc_tables(text))
     lines = text.split("\n")
     front = _front_matter(lines)
     end = marks.add_front_matter(lines[:front]) if front else -1
     for line, below in zip(lines[front:], [*lines[front + 1 :], ""], strict=False):
         start = end + 1
         end = start + len(line)
-        if not marks.add_open(line, start, end):
+        if start in tables and marks.closing is None:
+            marks.close()
+            marks.take(start, tables[start], "drawn")
+            marks.close()
+        if start > marks.end and not marks.add_open(line, start, end):
             marks.add_line(line, below, start, end)
     marks.close()
     marks.finish()
+    canonical.add_captions(before, text, marks.offset, _words)
     return marks.title
 
 
@@ -169,7 +173,7 @@ class _Marks:
         self.title: str | None = None
         # of the open block; None: no block is open
         self.start: int | None = None
-        self.end = 0
+        self.end = -1
         self.kind = "paragraph"
         self.names: tuple[str, ...] = ()  # of the open table: caption, columns; empty: none is open
         # what ends the open code, comment or html table: "```", "-->", "</table>"
@@ -283,32 +287,18 @@ class _Marks:
         self.kind = "heading"
         self.close()
 
-    def _caption(self) -> str:
-        """Return the caption above the open block, or ""."""
-        above = self.canonical.blocks[-1] if self.canonical.blocks else None
-        if above is None or above.kind != "paragraph" or above.start < self.offset:
-            return ""
-        words = self.text[above.start - self.offset : above.end - self.offset]
-        is_caption = _CAPTION.match(words) and len(words) <= _CAPTION_CHARS
-        return _words(words).strip(": ") if is_caption else ""
-
     def _open_table(self) -> None:
         """End the open block, which is the names of a table's columns and the rule below them."""
-        caption = self._caption()
         first = self.text[self.start or 0 : self.end].strip().split("\n")[0]
         names = tuple(_words(cell) for cell in _BAR.split(first))
         self.close()
-        self.names = (caption, *names)
+        self.names = ("", *names)
 
     def _add_drawn(self, start: int, end: int) -> None:
         """Add the rows of a table that is drawn with signs."""
-        caption = self._caption()
-        lines = self.text[start:end].split("\n")
-        for entry in sorted(drawn_table(lines)):
-            end = start + sum(len(line) + 1 for line in lines[entry.first : entry.last])
-            lead = (caption, *entry.lead[1:])
-            self._mark(start, end, entry.kind, lead if entry.kind == "row" and any(lead) else ())
-            start = end
+        for block_end, kind, lead in drawn_blocks(self.text, start, end):
+            self._mark(start, block_end, kind, lead)
+            start = block_end
 
     def _add_html_rows(self, start: int, end: int) -> None:
         """Add the rows of a table in html, with the names of its columns, and with the values of

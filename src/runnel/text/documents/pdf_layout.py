@@ -827,7 +827,12 @@ class _GapTable(Table):
                 self.end = caption  # another table may begin there
         del filled[self.end :]
         self.first = filled.index(True) if any(filled) else 0
-        while self.first and is_rest([_join(cell) for cell in cells[self.first - 1]]):
+        # the rest of a row of the page before has no label, and a cell begins with a small letter
+        while (
+            self.first
+            and not cells[self.first - 1][0]
+            and any(_join(cell)[:1].islower() for cell in cells[self.first - 1])
+        ):
             self.first -= 1
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
         for number in range(self.first, self.end):
@@ -907,13 +912,6 @@ class _GapTable(Table):
             ):
                 return self.gaps[width - 1 :: width]
         return []
-
-
-def is_rest(row: Sequence[str]) -> bool:
-    """Return whether a row of cells goes on with cells above it, perhaps on the page before: it has
-    no label, and a cell begins with a small letter.
-    """
-    return not row[0] and any(cell[:1].islower() for cell in row)
 
 
 def _is_centered(place: float, columns: Sequence[Gap]) -> bool:

@@ -24,7 +24,6 @@ from runnel.text.documents.pdf_layout import (
     NUMERIC,
     SENTENCE_END,
     PdfPart,
-    is_rest,
     joined,
 )
 from runnel.text.documents.pdf_running import is_roman
@@ -44,6 +43,7 @@ _NOTE_LINES = 12  # the most lines of notes: a longer text is a list of referenc
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06  # the most by which sizes of the same text differ, as a share
 _CELL_WORDS = 3  # the fewest words of a cell that goes on on the next page
+_LABELED = 3  # rows above that must have labels
 _AHEAD = 24  # parts that are searched for the rest of a sentence
 _IN_SENTENCE = re.compile(r"\n[^\W\d_A-Z]")  # a line that begins inside a sentence
 # a word that ends no sentence: "was after" / "November 18"; a formula may be after "is" and "to"
@@ -121,21 +121,36 @@ def join_rows(parts: Sequence[PdfPart]) -> None:
         first = heads if after.rows[:heads] == before.rows[:heads] else 0
         if after.page != before.page + 1 or not (before.rows and after.continues(before)):
             continue
-        while len(after.rows) > first and _goes_on(before.rows[-1], after.rows[first]):
+        while len(after.rows) > first and _goes_on(before.rows, after.rows[first]):
             pairs = zip(before.rows[-1], after.rows.pop(first), strict=True)
             before.rows[-1] = [joined(f"{upper}\n{lower}".rstrip()) for upper, lower in pairs]
 
 
-def _goes_on(row: Sequence[str], rest: Sequence[str]) -> bool:
-    """Return whether the cells of a row go on in another one: at least one of several words does
-    inside a sentence, and no cell is new.
+def _goes_on(rows: Sequence[Sequence[str]], rest: Sequence[str]) -> bool:
+    """Return whether the cells of the last of `rows` go on in another row, which has no label: at
+    least one of several words does inside a sentence, and no cell is new. A cell may begin with a
+    capital letter if the cell above cannot end there, or if the rows above have labels, and the
+    other row has not all other cells, as a row below a merged label has.
     """
-    pairs = list(zip(row, rest, strict=True))
+    pairs = list(zip(rows[-1], rest, strict=True))
+    labeled = (
+        len(rows) >= _LABELED
+        and all(row[0] for row in rows[-_LABELED:])
+        and (len(rest) == 2 or not all(rest[1:]))
+    )
     return (
-        is_rest(rest)
+        not rest[0]
         and all(upper or not lower for upper, lower in pairs)
         and any(
-            lower[:1].islower()
+            lower[:1].isalpha()
+            and (
+                lower[0].islower()
+                # "The" and the like begin a sentence
+                or (
+                    not _OPEN_END.search(lower.split()[0].lower())
+                    and (labeled or _OPEN_END.search(upper))
+                )
+            )
             and len(upper.split()) >= _CELL_WORDS
             and not SENTENCE_END.search(upper)
             for upper, lower in pairs

@@ -16,11 +16,15 @@ SEPARATOR = " | "
 _PARTS = r"(?:</?t(?:able|head|body|foot|r)\b[^>]*>\s*)"
 _BAR = re.compile(
     r"(?:(?<!\s)\s++)?(?:(?<!\S)(?:(?:\d+|\d*\.\d+)[+*]|[<^>])[<^>.]*[adehlmsv]?"
-    r"|(?:(?<=\n)|\A(?=.*\n))[adehlmsv])?(?<!\\)\|\s*"
+    r"|(?:(?<=\n)|\A(?=.*\n))[adehlmsv])?(?<!\\)[|\u2502\u2503\u2506\u2507\u250a\u250b\u2551]\s*"
     rf"|(?:(?<!\s)\s++)?(?:</t[dh]>\s*{_PARTS}*|{_PARTS}+|(?=<t[dh]\b))(?:<t[dh]\b[^>]*>\s*)?"
     r"|\Z",
     re.IGNORECASE,
 )
+# What separates the cells of a row without bars: in LaTeX "&", else space; in a list of lists, a
+# line that begins with a dash.
+_GAP = re.compile(r"(?<!\s)(?:\s++&\s*+|[ ]*+\t\s*+|[ ]{2,}+)|(?<!\\)&\s*+")
+_ITEM = re.compile(r"(?<!\s)\s*\n[ ]*-(?=\s|\Z)[ ]*")
 # the beginning of an amount: "1,200", "(3.5)", "$12", "EUR 7"; or a dash that stands for none
 AMOUNT = re.compile(
     r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*"
@@ -133,7 +137,14 @@ def row_words(text: str, block: Block) -> str:
     """
     caption, *names = block.lead
     parts = [caption] if caption else []
-    for column, cell in enumerate(_BAR.split(text[block.start : block.end])):
+    row = text[block.start : block.end]
+    cells = _BAR.split(row)
+    if cells[1:] == [""] and len(names) > 1:  # no bars
+        cells = (_ITEM if "\n" in row else _GAP).split(row.removeprefix("* - "))
+        if len(cells) != len(names):  # an empty cell, or lines of several cells
+            cells = [row]
+            names = [" ".join(names)]
+    for column, cell in enumerate(cells):
         name = names[column] if column < len(names) else ""
         if cell:
             parts.append(f"{name}: {cell}" if name else cell)
