@@ -78,6 +78,20 @@ def ceiling(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["RUNNEL_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Asynchronous tests run on asyncio alone."""
+    return "asyncio"
+
+
+@pytest.fixture
+def set_threads() -> Generator[Callable[[int], None]]:
+    """The function that sets torch's number of threads, until the end of the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def full_disk() -> Generator[Callable[..., None]]:
     """A function that lets no file of this process grow beyond so many bytes, until the end of the

@@ -8,17 +8,15 @@ device, nor be mixed with what is on the other.
 import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.stand_in_gpu import GPU, register, stand_in_gpu
+from helpers.stand_in_gpu import DEVICE, REAL, in_a_process, stand_in_gpu
 from helpers.tiny import judging_encoder, tiny_encoder, tiny_model, write_embedding_rwkv
 from helpers.tiny_training import BACKBONES, make_item, render_document, training_model
 
@@ -35,8 +33,6 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import plain_numbers
 
 GOLDEN = Path(__file__).parent / "golden"
-REAL = torch.cuda.is_available()
-DEVICE = "cuda" if REAL else GPU
 QUERY = "the river"
 # No two sentences are equal: which of these is looked at again would depend on the last bit.
 DOGS = " ".join(f"The dog sat on {number}." for number in range(30))
@@ -131,7 +127,7 @@ CASES = [
 def compare(model: Model, job: Callable[[Model], Iterator[Any]]) -> None:
     """Assert that a job gives the same on the GPU."""
     expected = list(job(model))
-    with nullcontext() if REAL else stand_in_gpu():
+    with stand_in_gpu():
         model.backbone.to(DEVICE)
         if job in (generate, train):  # elsewhere heads stay on the CPU
             model.heads.to(DEVICE)
@@ -158,14 +154,10 @@ def test_results_are_those_of_the_cpu(
 
 @pytest.mark.slow
 def test_gradients_are_those_of_the_cpu(tmp_path: Path) -> None:
-    """In a process of its own: autograd counts the devices at its first backward pass."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(compare_gradients, tmp_path).result()
+    in_a_process(compare_gradients, tmp_path)
 
 
 def compare_gradients(folder: Path) -> None:
-    if not REAL:
-        register()
     compare(tiny_model(folder), train)
 
 
@@ -189,7 +181,7 @@ def test_engine_of_every_family(architecture: str, tmp_path: Path) -> None:
             )
 
     expected = list(read(Engine(backbone, 40)))
-    with nullcontext() if REAL else stand_in_gpu():
+    with stand_in_gpu():
         backbone.to(DEVICE).prepare()
         found = list(read(Engine(backbone, 40)))
     for actual, truth in zip(found, expected, strict=True):

@@ -17,6 +17,7 @@ import pytest
 import torch
 import typer
 from helpers.document_files import pdf
+from helpers.files import write_files
 from helpers.pages import blocks, commands, missing, printed
 from helpers.stub_endpoint import serve
 
@@ -53,11 +54,6 @@ def page(name):
     """
     text = README if name == "README" else (DOCS / f"{name}.md").read_text(encoding="utf-8")
     return text[text.rindex("\n## ") :] if name == "integrations" else text
-
-
-def write(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def call(run, command):
@@ -120,14 +116,13 @@ def test_blocks(tmp_path, run, terminal, name):
         )
         text = (tmp_path / REFERENCE).read_text(encoding="utf-8")
         # with the answers; Python would read all of it for 25 s
-        write(tmp_path / "part.txt", text[200_000:250_000])
-    for file, content in FILES.get(name, {}).items():
-        write(tmp_path / file, content)
+        write_files(tmp_path, {"part.txt": text[200_000:250_000]})
+    write_files(tmp_path, FILES.get(name, {}))
     names = {"__name__": "__main__", **NAMES.get(name, {})}
     for section in re.split(r"^(?=## )", page(name), flags=re.M):
         for language, file, body in blocks(section):
             if file:
-                write(tmp_path / file, body)
+                write_files(tmp_path, {file: body})
             else:
                 run_block(run, name, language, body, names)
         for line in new_lines(section):

@@ -6,12 +6,11 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from helpers.children import run_python
 from helpers.document_files import pdf
 from helpers.files import write_files
 from packaging.requirements import Requirement
@@ -59,12 +58,6 @@ assert hit.id == '0'
 """
 
 
-def run_python(code, **options):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
@@ -92,7 +85,7 @@ def test_what_is_not_imported(code, absent):
     program = (
         f"import sys\n{code}\nprint('\\nMODULES', *{{m.partition('.')[0] for m in sys.modules}})"
     )
-    assert not absent.intersection(run_python(program).rpartition("MODULES ")[2].split())
+    assert not absent.intersection(run_python("-c", program).rpartition("MODULES ")[2].split())
 
 
 @pytest.mark.slow
@@ -111,7 +104,7 @@ def test_every_module_imports_alone():
         ".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
         for p in paths
     )
-    run_python("\n".join(f"import {module}" for module in reversed(modules)))
+    run_python("-c", "\n".join(f"import {module}" for module in reversed(modules)))
 
 
 def distributions_of(requirements):
@@ -158,7 +151,7 @@ sys.meta_path.insert(0, Finder())
 import runnel.{module}
 import bitsandbytes
 """
-    run_python(code)
+    run_python("-c", code)
 
 
 def test_base_dependencies_are_enough(tmp_path):
@@ -189,6 +182,7 @@ def test_base_dependencies_are_enough(tmp_path):
         ["doctor"],
     )
     run_python(
+        "-c",
         f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n"
         + "".join(COMMAND.format(arguments) for arguments in commands),
         cwd=tmp_path,
@@ -231,8 +225,10 @@ def test_a_question_passes_through_few_functions(tmp_path, monkeypatch):
         {"a.txt": "The dog sleeps. Rivers carry water to the sea.\nModels read text.\n"},
     )
     ask = COMMAND.format(["find", "Where does water go?", "a.txt", "--dtype", "fp32"])
-    run_python(f"import sys\n{ask}", cwd=tmp_path)  # compiles the kernels, if they are not yet
-    out, _, functions = run_python(COUNT + ask + PRINT, cwd=tmp_path).rpartition("FUNCTIONS ")
+    run_python(
+        "-c", f"import sys\n{ask}", cwd=tmp_path
+    )  # compiles the kernels, if they are not yet
+    out, _, functions = run_python("-c", COUNT + ask + PRINT, cwd=tmp_path).rpartition("FUNCTIONS ")
     assert "Rivers carry water" in out
     names = [f"{file} {name}" for file, name, _ in json.loads(functions)]
     assert "/models/pocket/scorer.py VectorScorer.look" in names
@@ -264,7 +260,9 @@ STATEMENTS = {
 
 def test_what_needs_torch_says_which_extra_installs_it():
     program = WITHOUT_TORCH + "".join(TRY.format(statement) for statement in STATEMENTS)
-    for line, extra in zip(run_python(program).splitlines(), STATEMENTS.values(), strict=True):
+    for line, extra in zip(
+        run_python("-c", program).splitlines(), STATEMENTS.values(), strict=True
+    ):
         assert line.startswith("MissingDependency ") and "'torch'" in line
         assert line.endswith(f"run `{install_command(extra)}`")
 
@@ -286,7 +284,7 @@ for arguments in {!r}:
 
 def run_commands(commands, folder, before=""):
     program = WITHOUT_TORCH + before + RUN.format(commands)
-    return [json.loads(line) for line in run_python(program, cwd=folder).splitlines()]
+    return [json.loads(line) for line in run_python("-c", program, cwd=folder).splitlines()]
 
 
 def test_a_command_that_needs_torch_ends_with_one_line(tmp_path):

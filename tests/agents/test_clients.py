@@ -278,7 +278,6 @@ def test_the_documented_configuration_is_written_and_taken_out(run, home, progra
 
 @pytest.mark.anyio
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_command_that_is_written_starts_the_server(run, home):
     Path("a.md").write_text("The dog barked.")
     assert run("mcp", "--install", "claude-code").code == 0

@@ -47,11 +47,6 @@ def server(root, retriever=FakeRetriever):
     return create_server(Tools(settings, Models(settings, retriever)))
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 def message_size(result) -> int:
     """Return the characters of a result as it is sent."""
     return len(result.model_dump_json(by_alias=True, exclude_none=True))

@@ -87,6 +87,11 @@ SOURCES: dict[str, tuple[Tensors, dict[str, Any]]] = {  # tensors and a config t
     "xlstm": (XLSTM, OF_XLSTM),
     "xlstm official": (XLSTM, XLSTM_FOLDER),
     "bert": (BERT, config_of("transformers/bert-mean")),
+    # what a config of runnel's own may say wrongly: tests/models/test_model_folder.py
+    "runnel": (
+        MAMBA2,
+        {"runnel": {"backbone": {"architecture": "mamba2", "config": SMALL.to_dict()}}},
+    ),
 }
 
 
@@ -595,6 +600,12 @@ HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(
             ["mis-shaped query, key or value bias in layer 0"],
         ),
         ("bert", {"adapter.weight": zeros(3)}, ["unexpected tensor 'adapter.weight'"]),
+        (
+            "runnel",
+            {"backbone.embeddings.weight.scale": torch.ones(1)},
+            ["scale' is (1,), expected (64,)"],
+        ),
+        ("runnel", {"backbone.more.scale": torch.ones(1)}, ["unexpected tensor 'more.scale'"]),
     ],
 )
 def test_tensors_of_other_models_are_refused(
@@ -623,16 +634,3 @@ def test_sizes_of_mamba2_are_not_guessed() -> None:
         vocab_size=8, hidden_size=32, num_layers=1, state_size=128, head_size=16, groups=4
     )
     refused((mamba2(wide, ""), None), "n_groups is missing in its config")
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("embeddings.weight.scale", "scale' is (1,), expected (64,)"),
-        ("more.scale", "unexpected tensor 'more.scale'"),
-    ],
-)
-def test_scales_in_a_runnel_folder(name: str, part: str) -> None:
-    """What its config may say wrongly: tests/models/test_model_folder.py."""
-    declared = {"runnel": {"backbone": {"architecture": "mamba2", "config": SMALL.to_dict()}}}
-    refused((MAMBA2 | {f"backbone.{name}": torch.ones(1)}, declared), part)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_backbones import needs_int8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,10 +27,6 @@ from runnel.ops import backend
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = Mamba2Config(40, 32, 2, state_size=16, head_size=16)
 IDS = torch.arange(30) % 40
-PROBLEM = int8_problem(torch.device("cpu"))
-needs_kernels = pytest.mark.skipif(
-    PROBLEM is not None, reason=f"8-bit products cannot run here: {PROBLEM}"
-)
 
 
 def filled(outputs: int, inputs: int, bias: bool = False) -> Int8Linear:
@@ -58,7 +55,7 @@ def test_weights_in_8_bits() -> None:
     assert ((q * scale[:, None] - weight).abs() <= scale[:, None] / 2).all()
 
 
-@needs_kernels
+@needs_int8
 @pytest.mark.parametrize("native", [True, False])
 def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     monkeypatch.setattr(backend, "has_native_bf16", lambda: native)
@@ -94,7 +91,7 @@ def test_a_layer_rounds_its_weight_alone_and_passes_gradients_on() -> None:
     torch.testing.assert_close(x.grad, weight.sum(0).expand(4, 5))
 
 
-@needs_kernels
+@needs_int8
 @pytest.mark.parametrize(
     ("outputs", "inputs", "groups"),
     [(70, 40, 1), (32, 64, 4), (1, 9, 3), (33, 6, 6), (3352, 768, 1)],
@@ -126,7 +123,7 @@ LARGE = {
 }
 
 
-@needs_kernels
+@needs_int8
 @pytest.mark.parametrize(
     "name", [pytest.param("mamba1", marks=SLOW), "mamba2", pytest.param("rwkv7", marks=SLOW)]
 )
@@ -171,7 +168,7 @@ def held_bytes(model: nn.Module) -> int:
     return sum(sizes.values())
 
 
-@needs_kernels
+@needs_int8
 def test_new_weights_in_a_prepared_model() -> None:
     model = built()
     other = built(
@@ -201,7 +198,7 @@ def test_weights_that_do_not_fit() -> None:
             layer.load_state_dict(state | wrong)
 
 
-@needs_kernels
+@needs_int8
 @pytest.mark.parametrize(
     "config",
     [
@@ -272,7 +269,7 @@ def test_where_8_bits_cannot_run(
     assert int8_problem(torch.device("cuda:1")) == "they are for CPUs and the device is 'cuda:1'"
 
 
-@needs_kernels
+@needs_int8
 def test_damaged_weights() -> None:
     tensors = weights()
     tensors["layers.1.mixer.out_proj.weight"][3, 4] = float("nan")

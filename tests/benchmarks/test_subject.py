@@ -4,6 +4,7 @@ them, and other systems have its weights."""
 import pytest
 import torch
 from helpers.tiny import tiny_model
+from helpers.tiny_backbones import needs_int8
 from helpers.tiny_training import BACKBONES
 
 from benchmarks import shapes
@@ -17,13 +18,8 @@ from benchmarks.shapes import (
 )
 from benchmarks.subject import LinearLayers, Subject
 from benchmarks.systems import EqualBert, TransformersLibrary
-from runnel.backbones.int8 import int8_problem
 from runnel.errors import BackendUnavailable, InputError
 
-INT8_PROBLEM = int8_problem(torch.device("cpu"))
-NEEDS_INT8 = pytest.mark.skipif(
-    INT8_PROBLEM is not None, reason=f"8-bit products cannot run: {INT8_PROBLEM}"
-)
 TEXTS = [
     torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length))
     for length in (40, 9)
@@ -35,7 +31,7 @@ def same(found, expected, dtype="fp32"):
     assert checked.passed, checked
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", pytest.param("int8", marks=NEEDS_INT8)])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", pytest.param("int8", marks=needs_int8)])
 def test_ours_agrees_with_the_plain_path_unless_one_weight_is_wrong(dtype):
     system = Subject("tiny", dtype, "cpu")
     assert system.backbone.fast is not None
@@ -48,7 +44,7 @@ def test_ours_agrees_with_the_plain_path_unless_one_weight_is_wrong(dtype):
         assert not compare("s", "m", "fp32", system.hidden(TEXTS).numpy(), expected.numpy()).passed
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.int8, marks=NEEDS_INT8)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.int8, marks=needs_int8)])
 def test_linear_layers_are_those_of_the_model_in_bf16(dtype):
     backbone = load_subject("tiny", dtype)
     linear = LinearLayers(backbone)

@@ -63,6 +63,12 @@ def find(run, models, tmp_path):
 
 
 @pytest.fixture
+def folder(tmp_path):
+    """Where files are remembered; not there before the first."""
+    return tmp_path / "cache" / "find"
+
+
+@pytest.fixture
 def reading(monkeypatch):
     """What is read from now on: names of files, and tokens of each text."""
     read: list[object] = []
@@ -112,11 +118,10 @@ def contents(folder):
 
 
 def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(
-    find, run, reading, tmp_path
+    find, run, reading, folder, tmp_path
 ):
     plain = find("a.md", "--json")
     first = find("a.md", "--json", "--remember")
-    folder = tmp_path / "cache" / "find"
     assert (
         first.err.count("\n") == 1
         and f"stored in {folder} for later" in first.err
@@ -157,7 +162,7 @@ def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("emptied", [False, True])
-def test_processes_share_a_cache_folder(find, models, reading, tmp_path, emptied):
+def test_processes_share_a_cache_folder(find, models, reading, folder, tmp_path, emptied):
     """All remember the same documents at once, also while others empty the folder: all answer the
     same, and what remains is whole.
     """
@@ -179,7 +184,6 @@ def test_processes_share_a_cache_folder(find, models, reading, tmp_path, emptied
     assert all(process.returncode == 0 for process in running), ended
     assert not any("Traceback" in errors or "not remembered" in errors for _, errors in ended)
     (out,) = {out for out, _ in ended[:3]}
-    folder = tmp_path / "cache" / "find"
     assert not list(folder.glob("*.partial")) and (folder / "CACHEDIR.TAG").exists()
     assert emptied or len(entries(tmp_path)) == len(names)
     reading.clear()
@@ -334,14 +338,13 @@ def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(
     )
 
 
-def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
+def test_what_was_used_longest_ago_is_removed(find, folder, tmp_path, monkeypatch):
     stored = {}
     for name in "abc":
         Path(f"{name}.txt").write_text(f"The {name} sat. A river runs to the sea.")
         find(f"{name}.txt", "--remember")
         [stored[name]] = set(entries(tmp_path)) - {*stored.values()}
         os.utime(stored[name], (0, 1000 + ord(name)))
-    folder = tmp_path / "cache" / "find"
     killed = partial_of(stored["a"])
     writing = partial_of(stored["b"])
     for path, used in (killed, 1000), (writing, None):
@@ -377,12 +380,11 @@ def test_a_mark_that_another_process_writes_meanwhile_is_seen(tmp_path, monkeypa
 
 @pytest.mark.parametrize("new", [True, False])
 def test_what_another_process_empties_while_it_is_written_is_no_fault(
-    find, tmp_path, monkeypatch, new
+    find, folder, tmp_path, monkeypatch, new
 ):
     if not new:
         find("a.md", "--remember")
     Path("b.md").write_text(TEXT + "The river b runs.")
-    folder = tmp_path / "cache" / "find"
 
     def empty(path, sync=files.sync):
         document_cache.trim(folder, -1)
@@ -418,9 +420,8 @@ USERS_FILES = {
 
 
 @pytest.mark.parametrize("kind", USERS_FILES)
-def test_a_folder_with_other_files_is_not_used(find, run, tmp_path, monkeypatch, kind):
+def test_a_folder_with_other_files_is_not_used(find, run, folder, monkeypatch, kind):
     right = find("a.md", "--no-remember").out
-    folder = tmp_path / "cache" / "find"
     folder.mkdir(parents=True)
     USERS_FILES[kind](folder)
     for path in (path for path in folder.rglob("*") if not path.is_symlink()):
@@ -464,8 +465,7 @@ def test_only_its_own_files_are_counted_and_removed(find, run, tmp_path, monkeyp
 @pytest.mark.parametrize("mask", [0o000, 0o022])
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_what_is_remembered_is_for_this_user_alone(find, tmp_path, mask, there):
-    folder = tmp_path / "cache" / "find"
+def test_what_is_remembered_is_for_this_user_alone(find, folder, mask, there):
     if there:
         folder.mkdir(parents=True)
         folder.chmod(0o755)

@@ -97,4 +97,3 @@ def test_an_index_is_no_model(run, tmp_path):
         "error: texts is an index, not a model; `runnel search QUERY --in texts` searches it"
         in done.err
     )
-    assert run("check", "--in", "texts").out == "texts: 1 document, 1 passage, none damaged\n"

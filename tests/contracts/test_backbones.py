@@ -3,6 +3,7 @@ entry in CONFIGS.
 """
 
 import copy
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise, product
 from typing import Any
@@ -16,6 +17,7 @@ from helpers.tiny_backbones import (
     assert_close,
     assert_states_close,
     cumulative,
+    needs_int8,
     open_xlstm,
     token_ids,
 )
@@ -26,7 +28,6 @@ from torch.nn import functional as F
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.families import BACKBONES
-from runnel.backbones.int8 import int8_problem
 from runnel.backbones.state import State
 
 BUILDERS: dict[str, Any] = BACKBONES | {"xlstm": open_xlstm, "toy": Toy}
@@ -68,7 +69,6 @@ FUSED_SHAPES = [
 INT8_SHAPES = [
     shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers
 ]
-NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
 IDS = token_ids(sum(LENGTHS))
 CU = cumulative(LENGTHS)
@@ -267,15 +267,13 @@ def test_several_threads_at_once(model: Backbone) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) -> None:
-    before = torch.get_num_threads()
+def test_the_number_of_threads_changes_nothing(
+    model: Backbone, set_threads: Callable[[int], None], threads: int
+) -> None:
     with torch.no_grad():
         expected, _ = model(IDS, CU)
-        torch.set_num_threads(threads)
-        try:
-            hidden, _ = model(IDS, CU)
-        finally:
-            torch.set_num_threads(before)
+        set_threads(threads)
+        hidden, _ = model(IDS, CU)
     assert_close(hidden, expected, 5e-6)  # matrix products may be cut otherwise
 
 
@@ -315,7 +313,7 @@ def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str)
     assert F.cosine_similarity(fast, plain).min() > 0.999
 
 
-@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+@needs_int8
 @pytest.mark.parametrize(("entry", "config"), slow_if(RARE, INT8_SHAPES))
 def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(
     entry: Architecture, config: str

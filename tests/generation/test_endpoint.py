@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.byte_tokenizer import Bytes
-from helpers.stub_endpoint import Stub, serve
+from helpers.stub_endpoint import Stub
 
 from runnel.errors import EndpointError, InputError, MissingDependency
 from runnel.generation import endpoint
@@ -17,11 +17,8 @@ from runnel.generation.endpoint import Endpoint, LocalModel
 ASK = [{"role": "user", "content": "name a color"}]
 
 
-@pytest.fixture
-def stub(monkeypatch):
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with serve(lambda messages: f"You said: {messages[-1]['content']}. Blue — 蓝.") as one:
-        yield one
+def rule(messages):  # of `stub`
+    return f"You said: {messages[-1]['content']}. Blue — 蓝."
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])
@@ -98,7 +95,8 @@ def test_an_answer_without_end_is_one_error(
 
 @pytest.mark.parametrize("width", [1536, 3072, 8192])
 def test_many_wide_vectors_fit_into_an_answer(stub: Stub, width: int) -> None:
-    stub.width = width
+    # 17 digits and an exponent: as long as JSON writes a number
+    stub.vector = lambda text: [-1.2345678901234567e-05] * width
     vectors = Endpoint(stub.url, "stub", retries=0).embed([f"text {i}" for i in range(128)])
     assert np.shape(vectors) == (128, width) and vectors[0][0] == -1.2345678901234567e-05
 

@@ -34,6 +34,20 @@ def wait_for(condition: Callable[[], Value]) -> Value:
     return found
 
 
+def run_python(*arguments: object, cwd: Path | None = None, **environment: str) -> str:
+    """Run Python and return what it prints; a failure ends the test with all that it wrote."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | PATHS | environment,
+        capture_output=True,
+        text=True,
+        timeout=GIVE_UP_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def resident_mib(process: int) -> float:
     """Return the memory that a process has in use (Linux)."""
     status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")

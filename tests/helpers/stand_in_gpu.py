@@ -7,9 +7,11 @@ plain torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from multiprocessing import get_context
 from typing import Any
 from unittest import mock
 
@@ -21,6 +23,8 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 GPU = "stand_in"
+REAL = torch.cuda.is_available()
+DEVICE = "cuda" if REAL else GPU  # of the tests that run on either
 _aten = torch.ops.aten
 _BETWEEN_DEVICES = {_aten._to_copy.default, _aten.copy_.default}
 # by indices that may be on the CPU
@@ -101,7 +105,18 @@ def register() -> None:
 
 @contextmanager
 def stand_in_gpu() -> Iterator[None]:
+    """Let tensors be on `DEVICE`, which needs nothing where there is a GPU."""
+    if REAL:
+        yield
+        return
     register()
     # In inference mode a view is an inference tensor, but a wrapper of one that is none cannot be.
     with mock.patch("torch.inference_mode", torch.no_grad), _Mode():
         yield
+
+
+def in_a_process(function: Callable[..., object], *arguments: object) -> None:
+    """Call in a process of its own: autograd counts the devices at its first backward pass."""
+    begin = None if REAL else register
+    with ProcessPoolExecutor(1, get_context("spawn"), begin) as pool:
+        pool.submit(function, *arguments).result()

@@ -48,11 +48,12 @@ class Stub:
     Attributes:
         rule: returns the reply to a list of messages.
         faults: what to do wrong with the next requests, one each: a status, "malformed", "no text",
-            "truncated", "cut", "slow", "not streamed", "moved" (to another host name), "repeats"
+            "truncated", "cut", "slow", "not streamed", "other texts" (its vectors are numbered for
+            others), "moved" (to another host name), "repeats"
             (its error has the request's address and key), "moved with it" (to an address with them)
             or a kind of `ENDLESS` answer.
         padding: characters before what it repeats.
-        width: numbers of each vector.
+        vector: returns the vector of a text.
         loading: how often it does not list its models yet.
         asked, headers: the bodies and the headers of all requests.
     """
@@ -62,7 +63,8 @@ class Stub:
         self.faults: deque[int | str] = deque()
         self.asked: list[dict[str, Any]] = []
         self.headers: list[Message] = []
-        self.loading = self.padding = self.width = 0
+        self.loading = self.padding = 0
+        self.vector: Callable[[str], list[float]] = lambda text: []
         self.models = ["stub"]
         self.url = ""
 
@@ -122,12 +124,12 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "no text":
             self._send(HEAD | {"object": "chat.completion", "choices": []})
         elif "input" in body:
-            # 17 digits and an exponent: as long as JSON writes a number
+            first = 1 if fault == "other texts" else 0
             rows = [
-                {"index": index, "embedding": [-1.2345678901234567e-05] * self.stub.width}
-                for index in range(len(body["input"]))
+                {"index": index, "embedding": self.stub.vector(text)}
+                for index, text in enumerate(body["input"], first)
             ]
-            self._send(HEAD | {"object": "list", "data": rows})
+            self._send(HEAD | {"object": "list", "data": rows[::-1]})  # their order means nothing
         else:
             if fault == "slow":
                 time.sleep(1)

@@ -6,17 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.config import EncoderConfig
+from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.state import State
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
+NO_INT8 = int8_problem(torch.device("cpu"))
+needs_int8 = pytest.mark.skipif(
+    NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}"
+)
 AnyBackbone = TypeVar("AnyBackbone", bound=Backbone)
 
 VOCABULARY = 50  # of every tiny config

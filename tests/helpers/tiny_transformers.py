@@ -1,5 +1,6 @@
 """A tiny random transformer of each architecture, as folders of the transformers library."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mistral": {**_DECODER, "num_key_value_heads": 2, "sliding_window": 8},
     "qwen2": {**_DECODER, "num_key_value_heads": 2},
 }
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def library_class(architecture: str, kind: str) -> Any:

@@ -25,11 +25,6 @@ class TestDocumentStore(DocumentStoreBaseExtendedTests, CountDocumentsByFilterTe
         assert document_store.filter_documents() == [document]
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.mark.anyio
 class TestDocumentStoreAsync(
     asynchronous.CountDocumentsAsyncTest,

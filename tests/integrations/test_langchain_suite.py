@@ -16,11 +16,6 @@ from runnel.integrations.langchain import RunnelEmbeddings, RunnelRetriever, Run
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class TestEmbeddingsAlone(EmbeddingsUnitTests):
     embeddings_class = RunnelEmbeddings
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_encoder, tiny_model
-from helpers.tiny_backbones import tiny_backbone
+from helpers.tiny_backbones import needs_int8, tiny_backbone
 from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer import losses
 
 from runnel import Embedder, Reranker
-from runnel.backbones.int8 import int8_problem
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError, InputError
 from runnel.integrations.sentence_transformers import (
@@ -29,7 +29,6 @@ from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long
 from runnel.text.templates import Template
 
-NO_INT8 = int8_problem(torch.device("cpu"))
 TEXT = (
     "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed"
     " finally. "
@@ -287,7 +286,7 @@ def test_what_the_library_saves_loads_in_runnel_and_in_the_library(
     close(again.predict(PAIRS), scores(model), 1e-5)
 
 
-@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+@needs_int8
 def test_8_bit_weights_encode_but_do_not_train(tmp_path: Path) -> None:
     tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
     there = sentence_transformer(load_model(tmp_path / "folder", dtype="int8", device="cpu"))
@@ -479,3 +478,21 @@ def test_a_folder_says_by_which_class_it_loads_and_options_without_meaning_are_r
             kind(str(right), **options, **bad)
     there = kind(str(right), processor_kwargs={"model_max_length": 30}, **options)
     assert there.max_seq_length == 30
+
+
+DOCUMENTS = ["the cat is on the mat", "a river runs to the sea", "finally " * 9]
+COLUMNS = ["where is the cat", "a river", "sea"], DOCUMENTS, DOCUMENTS[1:] + DOCUMENTS[:1]
+
+
+def test_autocast_to_bf16_changes_little_and_to_half_precision_is_refused(tmp_path: Path) -> None:
+    there = sentence_transformer(tiny_model(tmp_path / "tiny", papers_heads=True)).train()
+    loss = losses.MultipleNegativesRankingLoss(there)
+    plain = loss([there.preprocess(texts) for texts in COLUMNS], None).item()
+    with torch.autocast("cpu", torch.bfloat16):
+        near = loss([there.preprocess(texts) for texts in COLUMNS], None).item()
+    assert near == pytest.approx(plain, abs=0.05) and near != plain
+    with (
+        torch.autocast("cpu", torch.float16),
+        pytest.raises(InputError, match="recurrent states overflow; use bf16=True"),
+    ):
+        there(there.preprocess(["cat"]))

@@ -147,12 +147,16 @@ def folder(tmp_path, embedder):
     return tmp_path / "store", tmp_path / "model"
 
 
+@pytest.fixture
+def ours(kind, folder):
+    return kind(*folder)
+
+
 def rows(*names):
     return [(name, TEXTS[name], META) for name in names]
 
 
-def test_texts_are_kept_found_replaced_and_deleted(kind, folder):
-    ours = kind(*folder)
+def test_texts_are_kept_found_replaced_and_deleted(ours):
     assert ours.search("the cat", 3) == [] and ours.add(TEXTS) == list(TEXTS)
     found = ours.search("The cat sat on the mat.", 2)
     assert found[0][:3] == rows("mat")[0] and len(found) == 2 and found[0][3] > found[1][3]
@@ -184,8 +188,7 @@ def test_without_a_place_a_store_is_temporary(kind, embedder):
     assert len(ours.get(list(TEXTS))) == 4
 
 
-def test_a_filter_is_of_the_library_and_k_counts_what_it_leaves(kind, folder):
-    ours = kind(*folder)
+def test_a_filter_is_of_the_library_and_k_counts_what_it_leaves(ours):
     ours.add({f"old{i}": f"The cat sat on the mat. A river ran {i}." for i in range(30)})
     ours.add({f"new{i}": f"A dog ran to the sea {i}." for i in range(3)}, {"year": 2024})
     ours.add({"none": "The cat sat."}, {})
@@ -235,9 +238,8 @@ def calls_with(store, retriever, filters):
 
 
 @pytest.mark.parametrize("stored", [TEXTS, {}])
-def test_a_filter_of_another_service_is_refused_and_changes_nothing(kind, folder, stored):
+def test_a_filter_of_another_service_is_refused_and_changes_nothing(ours, kind, folder, stored):
     """Also in a store without texts, whose metadata the filter could be compared with."""
-    ours = kind(*folder)
     if stored:
         ours.add(stored)
     foreign = {
@@ -254,8 +256,7 @@ def test_a_filter_of_another_service_is_refused_and_changes_nothing(kind, folder
     assert sorted(ours.get(list(stored))) == sorted(rows(*stored))
 
 
-def test_a_blank_text_is_kept_with_one_note_and_never_found(kind, folder, caplog):
-    ours = kind(*folder)
+def test_a_blank_text_is_kept_with_one_note_and_never_found(ours, kind, folder, caplog):
     texts = {"blank": " \n", "mat": TEXTS["mat"], "width": "\u200b", "none": ""}
     assert ours.add(texts) == list(texts)
     assert [one.levelname for one in caplog.records if "token" in one.message] == ["WARNING"]
@@ -270,8 +271,7 @@ def test_a_blank_text_is_kept_with_one_note_and_never_found(kind, folder, caplog
     kind(folder[0]).add({"mat": TEXTS["mat"]})  # the failed call holds no lock
 
 
-def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(kind, folder):
-    ours = kind(*folder)
+def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(ours):
     with pytest.raises(InputError, match=r"1 of 1 .*'when'|1 of 1 .*when.*JSON"):
         ours.add({"when": "The cat sat."}, {"day": datetime.date(2020, 1, 1)})
     with pytest.raises(InputError, match="top_k is 0"):
@@ -282,8 +282,7 @@ def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(kind, folder):
         ours.search(" ", 3)
 
 
-def test_a_vector_finds_what_its_text_finds_and_must_be_of_the_model(kind, folder, embedder):
-    ours = kind(*folder)
+def test_a_vector_finds_what_its_text_finds_and_must_be_of_the_model(ours, embedder):
     if ours.by_vector is None:
         pytest.skip("Haystack's store has no search of its own")
     ours.add(TEXTS)
@@ -298,8 +297,7 @@ def test_a_vector_finds_what_its_text_finds_and_must_be_of_the_model(kind, folde
             ours.by_vector(wrong, 4)
 
 
-def test_threads_write_in_turn(kind, folder):
-    ours = kind(*folder)
+def test_threads_write_in_turn(ours):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda i: ours.add({f"t{i}": f"The cat {i} sat."}), range(8)))
     assert len(ours.get([f"t{i}" for i in range(8)])) == 8

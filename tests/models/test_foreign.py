@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import write_tokenizer
-from helpers.tiny_transformers import write_transformer
+from helpers.tiny_transformers import change_config, write_transformer
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
@@ -140,9 +140,7 @@ def test_a_folder_as_those_of_gte_qwen2(tmp_path: Path, caplog: pytest.LogCaptur
     Its code only copies what the library does for is_causal.
     """
     folder = write(tmp_path / "a")
-    config = json.loads((folder / "config.json").read_text())
-    code = {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}}
-    (folder / "config.json").write_text(json.dumps(config | code | {"is_causal": False}))
+    change_config(folder, auto_map={"AutoModel": "modeling_qwen.Qwen2Model"}, is_causal=False)
     (folder / "config_sentence_transformers.json").write_text(
         json.dumps({"prompts": {"query": "the river "}})
     )
@@ -227,8 +225,7 @@ def test_a_recurrent_embedder_that_names_code_is_read_as_a_plain_one_and_says_so
     folder = write(tmp_path / "a", "mamba2")
     plain = Embedder.load(folder).encode_query("where is it?")
     caplog.clear()
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
+    change_config(folder, auto_map=code)
     assert np.array_equal(Embedder.load(folder).encode_query("where is it?"), plain)
     (line,) = [r.getMessage() for r in caplog.records if "names code" in r.getMessage()]
     named = code["AutoModel"] if isinstance(code, dict) else code
@@ -237,8 +234,7 @@ def test_a_recurrent_embedder_that_names_code_is_read_as_a_plain_one_and_says_so
 
 def test_code_with_tensors_of_its_own_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", "mamba2")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": "modeling.EmbedMamba2"}))
+    change_config(folder, auto_map="modeling.EmbedMamba2")
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"pooler.weight": torch.ones(2)}, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"unexpected tensor 'pooler\.weight'"):

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_encoder, tiny_model
+from helpers.tiny_backbones import needs_int8
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.config import EncoderConfig, Form
 from runnel.backbones.encoder.model import Encoder
-from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
 from runnel.models.describe import describe_model
 from runnel.models.folder import load_model
@@ -35,7 +35,23 @@ from runnel.models.recurrent.heads import PlainMeanVector
 from runnel.request import TokenCount
 from runnel.text.sentences import UNITS
 
-NO_INT8 = int8_problem(torch.device("cpu"))
+Keys = tuple[str, ...]
+BACKBONE = ("backbone", "config")
+ABSENT = object()
+
+
+def change(folder: Path, path: Keys, value: Any) -> None:
+    """Change a value of Runnel's part of a folder's config, or take it out."""
+    config = json.loads((folder / "config.json").read_text())
+    *above, last = ("runnel", *path)
+    at = config
+    for name in above:
+        at = at[name]
+    if value is ABSENT:
+        del at[last]
+    else:
+        at[last] = value
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
@@ -124,9 +140,7 @@ def hidden(model: Model, forms: tuple[Form, ...] = ("texts",)) -> Tensor:
     [
         "float32",
         "bfloat16",
-        pytest.param(
-            "int8", marks=pytest.mark.skipif(NO_INT8 is not None, reason="no 8-bit products")
-        ),
+        pytest.param("int8", marks=needs_int8),
     ],
 )
 @pytest.mark.parametrize("weights", ["as_is", "int8"])
@@ -191,9 +205,7 @@ def sharing_folder(tmp_path: Path) -> Path:
         tensors.pop(name)
         tensors.pop(f"{name}.scale", None)
     save_file(tensors, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    config["runnel"]["shared"] = {"other": names}
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder, ("shared",), {"other": names})
     return folder
 
 
@@ -217,15 +229,13 @@ def test_a_model_may_have_tensors_of_another(tmp_path: Path) -> None:
 
 def test_a_model_whose_other_is_missing_or_elsewhere_is_refused(tmp_path: Path) -> None:
     folder = sharing_folder(tmp_path)
-    description = json.loads((folder / "config.json").read_text())
     for shared, named in (
         ({"other": ["backbone.no_such"]}, "backbone.no_such"),
         ({"../other": []}, "'../other'"),
         ({"nobody": []}, "nobody"),
         ({"other": "all"}, "shared"),
     ):
-        description["runnel"]["shared"] = shared
-        (folder / "config.json").write_text(json.dumps(description))
+        change(folder, ("shared",), shared)
         with pytest.raises(CheckpointError, match=re.escape(named)):
             load_model(folder)
 
@@ -245,9 +255,7 @@ def test_without_judge_layers_the_layers_for_texts_judge(tmp_path: Path) -> None
     assert torch.equal(hidden(model, ("pair",)), hidden(model))
     assert not torch.equal(hidden(model, ("sentences",)), hidden(model))
     model.save(tmp_path / "model")
-    config = json.loads((tmp_path / "model/config.json").read_text())
-    config["runnel"]["backbone"]["config"]["judge_layers"] = 1
-    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    change(tmp_path / "model", (*BACKBONE, "judge_layers"), 1)
     with pytest.raises(CheckpointError, match=r"missing tensors? .*'judge_layers\.0\."):
         load_model(tmp_path / "model", "float32", "cpu")
 
@@ -255,7 +263,6 @@ def test_without_judge_layers_the_layers_for_texts_judge(tmp_path: Path) -> None
 # ---- a damaged or hostile config.json: one CheckpointError each, at once, and without memory for
 # its numbers
 
-Keys = tuple[str, ...]
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -266,9 +273,7 @@ SIZES = (
     "conv_width",
     "expand",
 )
-BACKBONE = ("backbone", "config")
 NO_OBJECTS = (None, [], 1, "x", {})
-ABSENT = object()
 
 # Where in the object "runnel", and what is put there.
 CHANGES: list[tuple[Keys, Any]] = [
@@ -348,20 +353,6 @@ def refused(read: Callable[[str], object], folder: Path) -> str:
     return str(caught.value)
 
 
-def change(folder: Path, path: Keys, value: Any) -> None:
-    """Change a value of Runnel's part of a folder's config, or take it out."""
-    config = json.loads((folder / "config.json").read_text())
-    *above, last = ("runnel", *path)
-    at = config
-    for name in above:
-        at = at[name]
-    if value is ABSENT:
-        del at[last]
-    else:
-        at[last] = value
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     CHANGES,
@@ -400,9 +391,7 @@ def test_one_layer_with_a_high_number_is_one_layer(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["backbone.layers.999998.norm.weight"] = torch.ones(32)
     save_file(tensors, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    config["runnel"]["backbone"]["config"]["num_layers"] = 999_999
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder, (*BACKBONE, "num_layers"), 999_999)
     assert "num_layers is 999999 in its config, in the weights it is 3" in refused(
         load_model, folder
     )

@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers.texts import repeat
 from helpers.tiny import write_tokenizer
-from helpers.tiny_transformers import LONGEST, write_transformer
+from helpers.tiny_transformers import LONGEST, change_config, write_transformer
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
@@ -384,8 +384,7 @@ def test_configs_that_would_be_read_otherwise(
     tmp_path: Path, architecture: str, changes: dict[str, Any], message: str
 ) -> None:
     write(tmp_path, architecture)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    change_config(tmp_path, **changes)
     with pytest.raises(CheckpointError, match=message):
         Embedder.load(tmp_path)
 
@@ -419,10 +418,7 @@ def test_code_of_a_model_runs_only_if_the_name_says_so(
         "   return out\n"
     )
     (tmp_path / "own/modeling_own.py").write_text(code)
-    config = tmp_path / "own/config.json"
-    config.write_text(
-        json.dumps(json.loads(config.read_text()) | {"auto_map": {"AutoModel": "modeling_own.Own"}})
-    )
+    change_config(tmp_path / "own", auto_map={"AutoModel": "modeling_own.Own"})
     for name in (tmp_path / "own", f"st:{tmp_path / 'own'}"):
         with pytest.raises(
             CheckpointError, match=r"auto_map names code, modeling_own\.Own.*st-code:"

@@ -8,13 +8,12 @@ replaced by software (`helpers/stand_in_processor.py`).
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.children import GIVE_UP_S, PATHS, PROGRAMS, TESTS
+from helpers.children import PROGRAMS, TESTS, run_python
 
 from runnel.ops.int8_matmul import vnni_problem
 
@@ -32,19 +31,11 @@ def read(
     folder: Path, name: str, dtype: str, stand_in: str, environment: dict[str, str]
 ) -> dict[str, Any]:
     """Return what `programs/beside_threads.py` prints."""
-    variables = os.environ | PATHS | environment
-    variables.pop("OMP_NUM_THREADS", None)  # a step on all cores
+    variables = environment | {"OMP_NUM_THREADS": str(os.cpu_count())}  # a step on all cores
     variables["NUMBA_CACHE_DIR"] = str(folder / (stand_in or "as the processor is"))
-    command = [
-        sys.executable,
-        str(PROGRAMS / "beside_threads.py"),
-        name,
-        dtype,
-        *filter(None, [stand_in]),
-    ]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=GIVE_UP_S)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    arguments = [name, dtype, *filter(None, [stand_in])]
+    out = run_python(PROGRAMS / "beside_threads.py", *arguments, **variables)
+    return json.loads(out.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +72,5 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *files]))
 
 def test_products_are_right_with_stand_ins(folder: Path) -> None:
     """Where this processor has neither VNNI nor tiles, the tests of products would be skipped."""
-    variables = os.environ | PATHS | REUSED | {"NUMBA_CACHE_DIR": str(folder / "stand-in tiles")}
-    command = [sys.executable, "-c", PRODUCTS]
-    done = subprocess.run(
-        command, cwd=TESTS.parent, env=variables, capture_output=True, text=True, timeout=GIVE_UP_S
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout
+    variables = REUSED | {"NUMBA_CACHE_DIR": str(folder / "stand-in tiles")}
+    assert "skipped" not in run_python("-c", PRODUCTS, cwd=TESTS.parent, **variables)

@@ -9,7 +9,6 @@ commands.
 import importlib.util
 import logging
 import os
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from helpers.children import PROGRAMS
+from helpers.children import PROGRAMS, TESTS, run_python
 from helpers.operators import OPERATORS
 from helpers.tiny_backbones import tiny_backbone, token_ids
 from torch import Tensor
@@ -35,8 +34,6 @@ from runnel.ops.triton_launch import GpuChunks, rows, with_torch_backward
 from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.gpu import wkv7_gpu
 
-HERE = Path(__file__).parent
-
 
 def needs(*modules: str) -> pytest.MarkDecorator:
     missing = [m for m in modules if not importlib.util.find_spec(m)]
@@ -44,19 +41,6 @@ def needs(*modules: str) -> pytest.MarkDecorator:
         bool(missing),
         reason=f"{' and '.join(missing)} cannot be imported ({install_command('gpu')})",
     )
-
-
-def run_apart(*command: str, **environment: str) -> str:
-    """Triton reads its settings when it is imported, so each of these is a process of its own."""
-    paths = os.pathsep.join([str(HERE.parents[1] / "src"), *sys.path])
-    done = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": paths} | environment,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.fixture
@@ -371,6 +355,9 @@ def test_forms(stand_in, caplog, monkeypatch):
     assert stand_in.pop() == "chunk_simple_gla"
 
 
+# Triton reads its settings when it is imported, so each of the following is a process of its own.
+
+
 @needs("triton")
 def test_own_kernels_in_the_interpreter():
     """A part of the contract, in fp32. All of it, in minutes: `TRITON_INTERPRET=1 pytest
@@ -378,10 +365,10 @@ def test_own_kernels_in_the_interpreter():
     """
     cases = "selective_scan-narrow or mlstm-odd"
     tests = "values_and_state or gradients_equal or nothing_to_do or strided"
-    out = run_apart(
+    out = run_python(
         "-m",
         "pytest",
-        str(HERE.parent / "contracts" / "test_ops.py"),
+        TESTS / "contracts" / "test_ops.py",
         "-q",
         "-p",
         "no:cacheprovider",
@@ -396,15 +383,15 @@ def test_own_kernels_in_the_interpreter():
 
 @needs("triton", "fla")
 def test_flash_linear_attention_in_the_interpreter():
-    run_apart("-W", "ignore", str(PROGRAMS / "interpreted_fla.py"), TRITON_INTERPRET="1")
+    run_python("-W", "ignore", PROGRAMS / "interpreted_fla.py", TRITON_INTERPRET="1")
 
 
 @needs("triton")
 def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
-    out = run_apart(
+    out = run_python(
         "-W",
         "ignore",
-        str(PROGRAMS / "compiled_kernels.py"),
+        PROGRAMS / "compiled_kernels.py",
         TRITON_INTERPRET="0",
         TRITON_CACHE_DIR=str(tmp_path),
     )
@@ -415,10 +402,10 @@ def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
 
 @needs("triton", "fla")
 def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
-    out = run_apart(
+    out = run_python(
         "-W",
         "ignore",
-        str(PROGRAMS / "compiled_kernels.py"),
+        PROGRAMS / "compiled_kernels.py",
         "fla",
         TRITON_INTERPRET="0",
         TRITON_CACHE_DIR=str(tmp_path),

@@ -172,17 +172,13 @@ def test_every_bf16_number_survives_and_rounding_is_torchs() -> None:
     assert torch.equal(actual[~expected.isnan()], expected[~expected.isnan()])
 
 
-def test_parallel_follows_torchs_number_of_threads() -> None:
+def test_parallel_follows_torchs_number_of_threads(set_threads: Callable[[int], None]) -> None:
     """Also where it starts numba's pool, which resets torch's number."""
-    before = torch.get_num_threads()
     out = np.zeros((8, 3), np.uint16)
-    torch.set_num_threads(1)
-    try:
-        with parallel():
-            copy_rows(np.ones((8, 3), np.float32), out)
-        assert (out == 0x3F80).all() and torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
+    set_threads(1)
+    with parallel():
+        copy_rows(np.ones((8, 3), np.float32), out)
+    assert (out == 0x3F80).all() and torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize("columns", [TILE_COLUMNS, 3 * TILE_COLUMNS])

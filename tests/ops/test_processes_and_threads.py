@@ -3,12 +3,10 @@ no kill.
 """
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.children import GIVE_UP_S, PATHS
+from helpers.children import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -55,19 +53,9 @@ REFUSED = (
 
 
 def run(tmp_path: Path, code: str, **environment: str) -> str:
-    variables = (
-        os.environ | PATHS | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
-    )
-    variables.setdefault("TOKENIZERS_PARALLELISM", "false")
-    done = subprocess.run(
-        [sys.executable, "-c", START + code, str(tmp_path)],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=GIVE_UP_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    variables = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    variables["TOKENIZERS_PARALLELISM"] = "false"
+    return run_python("-c", START + code, tmp_path, **variables | environment).strip()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -2,6 +2,7 @@
 steps and decays, long sequences, shares of threads, chunks of other sizes."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -101,17 +102,15 @@ def test_one_strong_token_fades_as_it_should(backend: str) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
+def test_columns_of_one_head_are_shared_between_threads(
+    set_threads: Callable[[int], None], threads: int
+) -> None:
     inputs = _inputs("mlstm-wide", 70, torch.float32)
     truth, (true_C, true_n, true_m) = mlstm(
         **{name: x.double() for name, x in inputs.items()}, backend="reference"
     )
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        h, (C, n, m) = mlstm(**inputs, backend="cpu")
-    finally:
-        torch.set_num_threads(before)
+    set_threads(threads)
+    h, (C, n, m) = mlstm(**inputs, backend="cpu")
     for ours, other in ((h, truth), (C, true_C), (n, true_n), (m, true_m)):
         torch.testing.assert_close(ours.double(), other, rtol=2e-5, atol=2e-5)
 

@@ -2,24 +2,15 @@
 readers that search each commit.
 """
 
+import os
 import sys
-from pathlib import Path
 
+from helpers.children import resident_mib
 from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel.search.lance import LanceStore
 
 DOCUMENTS, REPLACED, READERS = 20, 5, 2
-
-
-def resident_mb() -> float:
-    """Return the resident memory of this process."""
-    (line,) = [
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmRSS")
-    ]
-    return int(line.split()[1]) / 1024
 
 
 def main(folder: str, *reported: str) -> None:
@@ -51,7 +42,7 @@ def main(folder: str, *reported: str) -> None:
                 == len(reader.lexical("text", REPLACED, []))
             )
         if str(number) in reported:
-            print(resident_mb(), flush=True)
+            print(resident_mib(os.getpid()), flush=True)
 
 
 if __name__ == "__main__":

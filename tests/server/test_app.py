@@ -15,7 +15,7 @@ import pytest
 from helpers.children import GIVE_UP_S, wait_for
 from helpers.serving import serving
 from helpers.texts import repeat
-from helpers.tiny import tiny_encoder, tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
@@ -25,17 +25,6 @@ from runnel.server.app import bind, create_app, serve
 from runnel.server.context import Loaded
 from runnel.server.guard import Guard
 from runnel.server.settings import ServerSettings
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def server(tiny):
-    with serving(tiny, name="tiny") as client:
-        yield client
 
 
 def test_ready_only_after_loading(tiny):
@@ -103,26 +92,28 @@ EVIL = [
 ]
 
 
-def test_hosts_and_origins(server, tiny):
+def test_hosts_and_origins(tiny_server, tiny):
     for host in EVIL:
-        done = server.get("/v1/models", headers={"host": host})
+        done = tiny_server.get("/v1/models", headers={"host": host})
         assert done.status_code == 403 and "--allow-host" in done.json()["error"]["message"], host
     for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8675", "192.168.0.7"):
-        assert server.get("/v1/models", headers={"host": host}).status_code == 200
+        assert tiny_server.get("/v1/models", headers={"host": host}).status_code == 200
         assert (
-            server.get("/v1/models", headers={"host": host, "origin": f"http://{host}"}).status_code
+            tiny_server.get(
+                "/v1/models", headers={"host": host, "origin": f"http://{host}"}
+            ).status_code
             == 200
         )
         for origin in ("http://evil.example", "null", "http://localhost:1"):
-            done = server.get("/v1/models", headers={"host": host, "origin": origin})
+            done = tiny_server.get("/v1/models", headers={"host": host, "origin": origin})
             assert done.status_code == 403 and "access-control-allow-origin" not in done.headers
     with serving(tiny, name="tiny", allowed_hosts=("search.example",)) as client:
         assert client.get("/v1/models", headers={"host": "search.example"}).status_code == 200
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_requests_that_pages_of_other_sites_make_run_nothing(server, site):
-    opened = server.post(
+def test_requests_that_pages_of_other_sites_make_run_nothing(tiny_server, site):
+    opened = tiny_server.post(
         "/page/files", params={"name": "a.txt"}, content=b"The keeper of the mill is Ada."
     )
     id = json.loads(opened.text.splitlines()[-1])["result"]["id"]
@@ -137,14 +128,16 @@ def test_requests_that_pages_of_other_sites_make_run_nothing(server, site):
     for method, path in rows:
         for headers in (image, link):
             body = {} if method == "GET" else {"json": POSTS[path][1]}
-            assert server.request(method, path, headers=headers, **body).status_code == 403, path
+            assert tiny_server.request(method, path, headers=headers, **body).status_code == 403, (
+                path
+            )
     for path in ("/", "/docs"):
         assert (
-            server.get(path, headers=link).status_code == 200
-            and server.get(path, headers=image).status_code == 403
+            tiny_server.get(path, headers=link).status_code == 200
+            and tiny_server.get(path, headers=image).status_code == 403
         )
     for own in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
-        assert server.request(*answers, headers=own).status_code == 200
+        assert tiny_server.request(*answers, headers=own).status_code == 200
 
 
 BOTH = (
@@ -162,11 +155,11 @@ BOTH = (
 )
 @pytest.mark.parametrize("length", [0, 5])
 def test_a_body_with_two_ends_is_refused_counted_and_what_follows_is_not_read(
-    server, second, length, caplog
+    tiny_server, second, length, caplog
 ):
     caplog.set_level("INFO", "runnel.server")
     with socket.create_connection(
-        (server.base_url.host, server.base_url.port), GIVE_UP_S
+        (tiny_server.base_url.host, tiny_server.base_url.port), GIVE_UP_S
     ) as connection:
         connection.sendall(
             BOTH % (length, *second) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -179,29 +172,29 @@ def test_a_body_with_two_ends_is_refused_counted_and_what_follows_is_not_read(
     assert logged == ([] if second[0] == b"Content-Length" else [400])
 
 
-def test_pages_and_metrics_about_the_server(server, tiny):
+def test_pages_and_metrics_about_the_server(tiny_server, tiny):
     """/docs works offline; every answer, also a refusal, has the headers of the policy."""
-    page = server.get("/docs").text
-    schema = server.get("/openapi.json").json()
+    page = tiny_server.get("/docs").text
+    schema = tiny_server.get("/openapi.json").json()
     assert "<script" not in page and "://" not in page and "/openapi.json" in page
     assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
-    facts = server.get("/info").json()
+    facts = tiny_server.get("/info").json()
     assert facts["model_id"] == "tiny" and facts["model_sha"] == tiny.fingerprint()
     assert (
         facts["model_type"] == {"embedding": {"pooling": "mean"}}
         and facts["max_client_batch_size"] == 10_000
     )
-    assert server.get("/nothing").json()["error"]["message"].endswith("/docs lists all")
-    done = server.get("/v1/embeddings")
+    assert tiny_server.get("/nothing").json()["error"]["message"].endswith("/docs lists all")
+    done = tiny_server.get("/v1/embeddings")
     assert (
         done.status_code == 405
         and done.headers["allow"] == "POST"
         and done.json()["error"]["message"] == "GET is not answered at '/v1/embeddings'; send POST"
     )
-    assert set(server.get("/v2/rerank").json()) == {"message"} and set(
-        server.get("/embed").json()
+    assert set(tiny_server.get("/v2/rerank").json()) == {"message"} and set(
+        tiny_server.get("/embed").json()
     ) == {"error", "error_type"}
-    for one in (server.get("/docs"), done, server.post("/v1/embeddings", content=b"{")):
+    for one in (tiny_server.get("/docs"), done, tiny_server.post("/v1/embeddings", content=b"{")):
         assert (
             one.headers["x-content-type-options"] == "nosniff"
             and one.headers["referrer-policy"] == "no-referrer"
@@ -210,9 +203,9 @@ def test_pages_and_metrics_about_the_server(server, tiny):
             "default-src 'self'" in one.headers["content-security-policy"]
             and "server" not in one.headers
         )
-    server.post("/v1/embeddings", json={"input": "a b c"})
-    server.get("/some/path/that/a/client/chose")
-    lines = server.get("/metrics").text.splitlines()
+    tiny_server.post("/v1/embeddings", json={"input": "a b c"})
+    tiny_server.get("/some/path/that/a/client/chose")
+    lines = tiny_server.get("/metrics").text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values['runnel_requests_total{route="/v1/embeddings",status="200"}']) >= 1
     assert float(values['runnel_requests_total{route="other",status="404"}']) >= 1
@@ -418,19 +411,19 @@ def test_keys(tiny):
         ] == [200] * 4
 
 
-def test_failures_are_reported_without_details(server, monkeypatch, caplog):
+def test_failures_are_reported_without_details(tiny_server, monkeypatch, caplog):
     # refused before they are counted
-    done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})
+    done = tiny_server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})
     assert (
         done.status_code == 413
-        and server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
+        and tiny_server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
     )
     monkeypatch.setattr("runnel.models.embedder.Embedder.encode_rows", lambda *_: 1 / 0)
-    done = server.post("/v1/embeddings", json={"input": "a"})
+    done = tiny_server.post("/v1/embeddings", json={"input": "a"})
     assert (
         done.status_code == 500
         and done.json()["error"]["message"] == "the server failed; its log has the reason"
     )
     assert "division by zero" in caplog.text
     monkeypatch.undo()
-    assert server.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+    assert tiny_server.post("/v1/embeddings", json={"input": "a"}).status_code == 200

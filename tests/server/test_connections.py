@@ -167,7 +167,6 @@ def test_a_complete_request_has_no_time_for_headers_and_the_connection_serves_th
 
 
 def test_idle_connections_end(monkeypatch):
-    assert connections.IDLE_S == 60
     monkeypatch.setattr(connections, "IDLE_S", 0.2)
     with limited() as (app, connect):
         connection = connect(WHOLE)

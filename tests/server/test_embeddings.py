@@ -54,8 +54,6 @@ def test_token_ids_are_read_like_their_text(openai_client, embedder):
     np.testing.assert_allclose(single[0].embedding, found[0], atol=TOLERANCE)
     with pytest.raises(openai.BadRequestError, match="which ids do not show: send the text"):
         openai_client.embeddings.create(model="pocket", input=[2003] * 300)
-    with pytest.raises(openai.BadRequestError, match="30522; the ids of this model are 0 to 30521"):
-        openai_client.embeddings.create(model="pocket", input=[30522])
 
 
 def test_inputs_that_are_refused(server):

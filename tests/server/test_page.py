@@ -12,7 +12,6 @@ from helpers.children import GIVE_UP_S, wait_for
 from helpers.document_files import pdf
 from helpers.files import write_files
 from helpers.serving import serving
-from helpers.tiny import tiny_encoder
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.files import decode
@@ -53,6 +52,11 @@ def address(server, rest=""):
     return f"{server.base_url}/{rest}".replace("//#", "/#")
 
 
+@pytest.fixture
+def tab(server, open_tab):
+    return open_tab(address(server))
+
+
 def ask(tab, query):
     tab.locator("#query:enabled").wait_for()
     tab.keyboard.press("/")
@@ -65,8 +69,7 @@ def lines(response):
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab):
-    tab = open_tab(address(server))
+def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab, tab):
     tab.locator("#welcome p").first.wait_for()
     assert tab.locator("#scope").inner_text() == "in library, 3 documents"
     assert tab.locator("#welcome p").last.inner_text().startswith("Keys: / question")
@@ -143,8 +146,7 @@ DROP = """([name, text]) => {
 }"""
 
 
-def test_a_dropped_file_is_read_and_asked(server, open_tab):
-    tab = open_tab(address(server))
+def test_a_dropped_file_is_read_and_asked(open_tab, tab):
     tab.locator("#query:enabled").wait_for()
     text = "\n\n".join([*FILLER, "The lighthouse 🗼 is painted red.", *FILLER[:9]])
     tab.evaluate(DROP, ["coast <b>.txt", text])
@@ -166,9 +168,8 @@ def test_a_dropped_file_is_read_and_asked(server, open_tab):
     assert tab.locator("a.sentence").count() == 0 and not asked
 
 
-def test_escape_goes_back_to_what_the_collection_was_asked(server, open_tab, tmp_path):
+def test_escape_goes_back_to_what_the_collection_was_asked(tab, tmp_path):
     (tmp_path / "red.txt").write_text("The lighthouse is painted red.")
-    tab = open_tab(address(server))
     ask(tab, "When are the roses watered?")
     tab.locator("a.hit", has_text="garden").wait_for()
     hits = tab.locator("a.sentence").all_inner_texts()
@@ -198,13 +199,12 @@ def drop_paths(tab, *paths):
         session.send("Input.dispatchDragEvent", {"type": kind, "x": 400, "y": 300, "data": data})
 
 
-def test_a_dropped_folder_opens_its_files(server, open_tab, tmp_path):
+def test_a_dropped_folder_opens_its_files(tab, tmp_path):
     folder = tmp_path / "notes"
     texts = {"b.txt": "The lighthouse is red.", "deep/a.md": "# Ferry\n\nIt leaves at noon."}
     texts |= {"deep/er/z.txt": "The mill is old.", ".git/config": "hidden", ".hidden.txt": "hidden"}
     write_files(folder, texts | {"c.png": b"\x89PNG...."})
     write_files(tmp_path, {"alone.txt": "Ada keeps the mill."})
-    tab = open_tab(address(server))
     tab.locator("#query:enabled").wait_for()
     drop_paths(tab, folder, tmp_path / "alone.txt")
     tab.locator("#status.error").wait_for()
@@ -254,14 +254,13 @@ def test_one_heading_of_the_first_level_and_all_text_in_landmarks(server, open_t
     assert tab.locator("h2#title").inner_text() == "garden"
 
 
-def test_headings_of_a_pdf_without_an_outline(server, open_tab, tmp_path):
+def test_headings_of_a_pdf_without_an_outline(tab, tmp_path):
     lines = ["1. Introduction", None, None, "Roses need water every day.", None, None]
     lines += ["2.1 Bees and other guests", None, None, "Bees visit them at noon.", None, None]
     lines += ["REFERENCES", None, None, "1. Ada, The Mill, printed in London."]
     (tmp_path / "book.pdf").write_bytes(pdf([lines]))
     outline = [("Bees", 0), ("REFERENCES", 0), ("The Mill", 0)]
     (tmp_path / "outlined.pdf").write_bytes(pdf([lines], outline=outline))
-    tab = open_tab(address(server))
     tab.locator("#query:enabled").wait_for()
     tab.set_input_files("#file", tmp_path / "book.pdf")
     tab.locator("#text .heading").first.wait_for()
@@ -275,13 +274,12 @@ def test_headings_of_a_pdf_without_an_outline(server, open_tab, tmp_path):
     assert tab.locator("#text .heading").all_inner_texts() == ["REFERENCES"]
 
 
-def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
+def test_all_opened_files_can_be_asked(tab, tmp_path):
     texts = {
         "red.txt": "The lighthouse is painted red.",
         "<b>blue.txt": "The lighthouse is painted blue.",
     }
     write_files(tmp_path, texts)
-    tab = open_tab(address(server))
     ask(tab, "What color is the lighthouse?")
     tab.set_input_files("#file", [tmp_path / name for name in texts])
     links = tab.locator("#opened a")
@@ -439,8 +437,8 @@ def test_the_files_of_the_page_and_files_that_are_refused(server):
         assert response.status_code == 400 and message in response.json()["error"]["message"]
 
 
-def test_a_server_with_a_key_asks_for_it_once(tmp_path, open_tab):
-    with serving(tiny_encoder(tmp_path), name="tiny", api_keys=("secret",)) as client:
+def test_a_server_with_a_key_asks_for_it_once(tiny, open_tab):
+    with serving(tiny, name="tiny", api_keys=("secret",)) as client:
         tab = open_tab(address(client), prompts=["wrong", "secret"])
         tab.locator("#welcome p").first.wait_for()
         assert tab.locator("#welcome p").first.inner_text() == "This server has no index."
@@ -450,9 +448,8 @@ def test_a_server_with_a_key_asks_for_it_once(tmp_path, open_tab):
         tab.locator("#welcome p").first.wait_for()
 
 
-def test_the_page_waits_for_the_model(tmp_path, open_tab):
+def test_the_page_waits_for_the_model(tiny, open_tab):
     go = threading.Event()
-    tiny = tiny_encoder(tmp_path)
 
     def load():
         assert go.wait(GIVE_UP_S)

@@ -4,12 +4,8 @@ every answer.
 
 import pytest
 import schemathesis
-from helpers.serving import serving
-from helpers.tiny import tiny_encoder
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
-
-from runnel import Document, Embedder, Index
 
 pytestmark = pytest.mark.slow
 
@@ -34,13 +30,8 @@ GETS = ("/v1/models", "/v1/models/{id}", "/info", "/health", "/ready", "/metrics
 
 
 @pytest.fixture(scope="module")
-def schema(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("schema")
-    model = tiny_encoder(folder / "model")
-    with Index.create(folder / "index", Embedder(model)) as index:
-        index.add([Document("a", "a b c. d e f.")])
-    with serving(model, name="tiny", index=str(folder / "index")) as client:
-        yield schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
+def schema(tiny_server):
+    return schemathesis.openapi.from_url(f"{tiny_server.base_url}/openapi.json")
 
 
 def test_all_routes_are_checked(schema):

@@ -34,11 +34,6 @@ SOAK_S, SOAK_CLIENTS, SOAK_MIB = 60, 64, 1024
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class Client:
     """A request whose client stays until `leave`."""
 

@@ -3,13 +3,11 @@ a script writes.
 """
 
 import html
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.children import run_python
 
 import runnel
 from runnel.cli import COMMANDS, LAB
@@ -25,14 +23,8 @@ PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    run_python(*command, cwd=ROOT, NO_MKDOCS_2_WARNING="1")
     return folder
 
 

@@ -146,11 +146,14 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
     assert_same(load_backbone(tmp_path, "float32"), SMALL_2)
 
 
+HEADS = {"hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 32}
+
+
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("name", "options"),
     [
         (
-            "Mamba",
+            "MambaModel",
             {
                 "hidden_size": 40,
                 "state_size": 5,
@@ -160,7 +163,7 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
             },
         ),
         (
-            "Mamba",
+            "MambaModel",
             {
                 "hidden_size": 32,
                 "state_size": 16,
@@ -170,7 +173,7 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
             },
         ),
         (
-            "Mamba2",
+            "Mamba2Model",
             {
                 "hidden_size": 48,
                 "num_heads": 6,
@@ -181,7 +184,7 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
             },
         ),
         (
-            "Mamba2",
+            "Mamba2Model",
             {
                 "hidden_size": 32,
                 "num_heads": 4,
@@ -191,7 +194,7 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
             },
         ),
         (
-            "Mamba2",
+            "Mamba2Model",
             {
                 "hidden_size": 32,
                 "num_heads": 4,
@@ -201,7 +204,7 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
             },
         ),
         (
-            "xLSTM",
+            "xLSTMModel",
             {
                 "embedding_dim": 64,
                 "hidden_size": 64,
@@ -211,7 +214,7 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
             },
         ),
         (
-            "xLSTM",
+            "xLSTMModel",
             {
                 "embedding_dim": 96,
                 "hidden_size": 96,
@@ -221,24 +224,29 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
                 "eps": 1e-2,
             },
         ),
+        *((name, {"hidden_size": 64}) for name in ("MambaModel", "MambaForCausalLM")),
+        ("Mamba2Model", HEADS | {"n_groups": 1}),
+        ("Mamba2ForCausalLM", HEADS | {"n_groups": 4}),
     ],
 )
 @torch.no_grad()
-def test_transformers_agrees(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
-    """A bare, sharded folder as `save_pretrained` writes it, lengths that are no multiple of any
-    chunk.
+def test_transformers_agrees(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    """A sharded folder as `save_pretrained` of the class writes it, with and without an LM head;
+    lengths that are no multiple of any chunk.
     """
     import transformers
 
     torch.manual_seed(1)
-    config = getattr(transformers, f"{kind}Config")(vocab_size=64, num_hidden_layers=2, **options)
-    model = getattr(transformers, f"{kind}Model")(config).eval()
-    tolerance = 1e-4 if kind == "xLSTM" else 2e-5
+    model_class = getattr(transformers, name)
+    config = model_class.config_class(vocab_size=64, num_hidden_layers=2, **options)
+    model = model_class(config).eval()
+    tolerance = 1e-4 if name == "xLSTMModel" else 2e-5
     for parameter in model.parameters():  # some start as zeros or ones
         parameter.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
-    expected = model(IDS[None], use_cache=False).last_hidden_state[0]
+    without_head = getattr(model, "backbone", model)
+    expected = without_head(IDS[None], use_cache=False).last_hidden_state[0]
     backbone = load_backbone(tmp_path, dtype="float32", device="cpu")
     torch.testing.assert_close(backbone(IDS)[0], expected, atol=tolerance, rtol=1e-4)
 

@@ -3,13 +3,12 @@ used.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.checkpoint_writing import shapes_of, write_checkpoint, write_sparse
+from helpers.children import run_python
 from safetensors.torch import save_file
 
 from runnel.backbones.checkpoint.load import load_backbone, open_weights
@@ -94,11 +93,10 @@ def test_a_checkpoint_is_in_memory_once(
         torch.save(
             {name: torch.zeros(shape) for name, shape in shapes_of(config).items()}, tmp_path / file
         )
-    command = [sys.executable, "-c", PROGRAM, str(small), str(tmp_path), dtype]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    size, anonymous, everything = map(int, done.stdout.split())
-    assert own * size * 0.98 <= anonymous <= (own + 0.1) * size, done.stdout
-    assert size * 0.98 <= everything <= 1.15 * size, done.stdout
+    printed = run_python("-c", PROGRAM, small, tmp_path, dtype)
+    size, anonymous, everything = map(int, printed.split())
+    assert own * size * 0.98 <= anonymous <= (own + 0.1) * size, printed
+    assert size * 0.98 <= everything <= 1.15 * size, printed
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import judging_encoder, tiny_encoder
-from helpers.tiny_backbones import assert_close, cumulative, token_ids
+from helpers.tiny_backbones import NO_INT8, assert_close, cumulative, token_ids
 from safetensors.torch import load_file, save_file
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.arrays import bf16_bits, widened
 from runnel.backbones.encoder.config import FORMS
-from runnel.backbones.int8 import int8_problem, quantize
+from runnel.backbones.int8 import quantize
 from runnel.engine import Engine
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 from runnel.integrations.sentence_transformers import EmbedderModule
@@ -55,9 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=DTYPES)
 def pair(request: pytest.FixtureRequest, folder: Path) -> tuple[Model, Model]:
     """The same model without torch and with it."""
-    if (request.param == "int8" and int8_problem(torch.device("cpu"))) or (
-        request.param == "bfloat16" and not NATIVE_BF16
-    ):
+    if (request.param == "int8" and NO_INT8) or (request.param == "bfloat16" and not NATIVE_BF16):
         pytest.skip("no kernels for this dtype here")
     found = load_model(folder, request.param, "cpu", arrays=True)
     assert found.backbone.without_torch and found.backbone.dtype == request.param

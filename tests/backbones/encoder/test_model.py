@@ -5,15 +5,21 @@ Other upper layers for sentences and for judging: each form is what an encoder w
 alone is.
 """
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
+from helpers.children import run_python
+from helpers.tiny_backbones import (
+    NO_INT8,
+    VOCABULARY,
+    assert_close,
+    cumulative,
+    tiny_backbone,
+    token_ids,
+)
 from helpers.tiny_transformers import LONGEST, library_class, write_transformer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,7 +30,6 @@ from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.config import FORMS, EncoderConfig, Form
 from runnel.backbones.encoder.cpu import EncoderCpu
 from runnel.backbones.encoder.model import Encoder
-from runnel.backbones.int8 import int8_problem
 from runnel.engine import Engine, Request
 from runnel.errors import InputError, StateError
 
@@ -87,7 +92,7 @@ def test_heads_prefixes_and_the_names_of_the_first_files_are_read_past_without_t
         f"load_backbone({str(folder)!r}, 'float32', 'cpu'); assert 'transformers' not in"
         " sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code)
 
 
 def test_a_state_or_too_long_a_sequence_is_refused() -> None:
@@ -158,7 +163,7 @@ def weights_of(
 
 
 def built(config: EncoderConfig, weights: dict[str, Tensor], dtype: str, kernels: bool) -> Encoder:
-    if dtype == "int8" and int8_problem(torch.device("cpu")):
+    if dtype == "int8" and NO_INT8:
         pytest.skip("no 8-bit products here")
     model = cast("Encoder", build_backbone("encoder", config.to_dict(), weights, dtype, "cpu"))
     assert isinstance(model.fast, EncoderCpu)

@@ -3,14 +3,12 @@ cut, resumed work, bad input.
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.children import PATHS
+from helpers.children import run_python
 from helpers.files import read_rows, write_files, write_rows
 from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder, tiny_model
@@ -341,12 +339,8 @@ def test_the_peak_of_memory_does_not_grow_with_candidates(many, tmp_path):
     def peak(count: int, *options: str) -> float:
         command = ["lab", "evaluate", "recurrent", "many", "--as", "rerank", "--dtype", "fp32"]
         files = ["--depth", "2000", "--run", f"{count}.trec", "--out", f"{count}{options}"]
-        arguments = [sys.executable, "-c", PEAK, *command, *files, *options]
-        done = subprocess.run(
-            arguments, cwd=tmp_path, env=os.environ | PATHS, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout.split()[-1]) / 1024
+        out = run_python("-c", PEAK, *command, *files, *options, cwd=tmp_path)
+        return int(out.split()[-1]) / 1024
 
     few = peak(20)
     assert peak(2000) < few + 40

@@ -1,14 +1,12 @@
 """Strategies with a model that follows its prompts, and what is rejected when it does not."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.children import PATHS, TESTS
+from helpers.children import TESTS, run_python
 from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel import Embedder
@@ -320,8 +318,7 @@ DOCS = TESTS.parent / "docs"
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("reference") / "reference.txt"
-    program = [sys.executable, str(TESTS.parent / "examples" / "python_reference.py"), str(path)]
-    subprocess.run(program, check=True, env=PATHS, capture_output=True)
+    run_python(TESTS.parent / "examples" / "python_reference.py", path)
     return path
 
 

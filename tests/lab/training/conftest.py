@@ -1,19 +1,15 @@
 """Fixtures of the training tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
-import torch
 from sentence_transformers.base.model import BaseModel
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
+def one_thread(set_threads: Callable[[int], None]) -> None:
     """Sums in another order are other sums; and tiny runs only lose by sharing their work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    set_threads(1)
 
 
 @pytest.fixture

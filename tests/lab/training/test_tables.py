@@ -182,8 +182,6 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     long = [d for d in documents if d > 40]
     assert max(long) <= 90 and min(len(short), len(long)) > 15
     assert min(short) > 40 - 26 and min(long) > 90 - 26  # whole sentences, of 13 tokens at most
-    SentenceData.write(tmp_path / "b.arrow", model, given, tokens=(40, 90), seed=1)
-    assert (tmp_path / "a.arrow").read_bytes() == (tmp_path / "b.arrow").read_bytes()
 
 
 def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) -> None:
