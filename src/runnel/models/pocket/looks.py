@@ -216,7 +216,7 @@ class Judging:
     def __init__(self, model: Model, prompts: Mapping[str, np.ndarray]) -> None:
         """`prompts`: the ids of the model's prompts for a "query" and a "document"."""
         self._model, self._prompts = model, prompts
-        self._reader = model.for_second_look
+        self._reader = model.in_8_bits if model.looks_in_8_bits else model
         self.head: Judge = model.head("judge")
         self._pair: PairJudge | None = model.head("pair") if "pair" in model.heads else None
         self._markers = model.tokenizer.markers()

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,6 @@ class PocketModel(Model):
 
     backbone: "ArrayEncoder"
     heads: Mapping[str, ArrayHead]
-    # Whether the second look multiplies bytes: it takes about two thirds of the time that it takes
-    # in bf16, and a third of that in fp32. Vectors and first look keep the backbone's dtype.
-    looks_in_8_bits: bool = False
 
     def __post_init__(self) -> None:
         self.features = self.heads["features"]  # a `TokenFeatures`
@@ -50,12 +46,6 @@ class PocketModel(Model):
 
     def with_sentences(self) -> Model:
         return self  # `load_pocket` loads only folders with a head for sentences
-
-    @cached_property
-    def for_second_look(self) -> Model:
-        if not self.looks_in_8_bits:
-            return self
-        return replace(self, backbone=self.backbone.with_dtype("int8"))
 
     def fingerprint(self) -> str:
         named = {

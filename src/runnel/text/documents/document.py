@@ -29,7 +29,7 @@ from runnel.text.documents.captions import caption_in
 from runnel.text.documents.entries import SECTIONS, Entries, drawn_blocks, pandoc_tables
 from runnel.text.documents.headings import titles_in
 from runnel.text.documents.titles import is_filled_in
-from runnel.text.documents.unread import DATA_CHARS, data_in, unread_in
+from runnel.text.documents.unread import DATA_CHARS, PARAGRAPH_END, data_in, unread_in
 from runnel.text.lines import GZIP, ZSTD
 
 # ---- kinds and limits ----------------------------------------------------------------------------
@@ -405,11 +405,11 @@ class Canonical:
                 continue
             span = slice(block.start - offset, block.end - offset)
             paragraph = source[span] if block.kind == "paragraph" else ""
-            caption = caption_in(above, above=True)
-            if not caption and after.kind not in _OF_TABLES:
-                caption = caption_in(paragraph, above=False)
-            if caption and not any(self.blocks[row].lead[:1] > ("",) for row in rows):
-                for row in rows:
+            if rows and not any(self.blocks[row].lead[:1] > ("",) for row in rows):
+                caption = caption_in(above, above=True)
+                if not caption and after.kind not in _OF_TABLES:
+                    caption = caption_in(paragraph, above=False)
+                for row in rows if caption else ():
                     lead = (words(caption), *self.blocks[row].lead[1:])
                     self.blocks[row] = replace(self.blocks[row], lead=lead)
             rows = []
@@ -475,7 +475,11 @@ def add_plain(canonical: Canonical, text: str) -> None:
     titles = deque(() if marks.entries.log or marks.unread.turns else titles_in(text))
     tables: dict[int, Iterable[Added]] = dict(tables_in(text))
     tables |= {start: drawn_blocks(text, start, end) for start, end in pandoc_tables(text)}
-    for end in sorted({*marks.unread.paragraph_ends(text), *tables}):
+    # where paragraphs and turns end
+    gaps = (gap.span() for gap in PARAGRAPH_END.finditer(text))
+    ends = {end for start, end in gaps if not marks.unread.joins(start, end)}
+    ends |= {*marks.unread.turns, len(text)}
+    for end in sorted({*(ends - {0}), *tables}):
         if end < marks.start:  # in a table
             continue
         while titles and titles[0][0] < end:

@@ -20,7 +20,7 @@ numbers from `_CLEAR` on; what is tried first, the order in `of`.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from runnel.text.documents.headings import ITEM
@@ -384,10 +384,13 @@ def _table(lines: Sequence[str], *, log: bool) -> list[Entry] | None:
         return _from((n for n, pair in pairs if _LATEX.search("\n".join(pair))), len(lines))
     if _DIRECTIVE.match(lines[0]):  # with its options
         return []
-    return (
-        list(_listed_rows(lines) if log else chain(_listed_rows(lines), _number_rows(lines)))
-        or None
-    )
+    begins = [n for n, line in enumerate(lines) if line.lstrip().startswith("* - ")]
+    if len(begins) > 1 and begins[0] == 0:
+        return list(_listed_rows(lines, begins))
+    numbers = [_NUMBERS.fullmatch(line[: _LOOK + 1]) is not None for line in lines]
+    if sum(numbers) > 1 and not log:
+        return list(_number_rows(lines, numbers))
+    return None
 
 
 def _sign(line: str) -> str | None:
@@ -514,33 +517,31 @@ def _names(lines: Sequence[str], runs: Sequence[tuple[int, int]]) -> list[str]:
     return [" ".join(name.split()) for name in names]
 
 
-def _listed_rows(lines: Sequence[str]) -> Iterator[Entry]:
+def _listed_rows(lines: Sequence[str], begins: Sequence[int]) -> Iterator[Entry]:
     """Yield the rows of a table of reStructuredText that is a list of lists ("* - a", "  - b"), the
-    first of which has the names; none if the lines are another list.
+    first of which has the names. `begins`: the lines at which they begin.
     """
-    begins = [n for n, line in enumerate(lines) if line.lstrip().startswith("* - ")]
-    if len(begins) > 1 and begins[0] == 0:
-        names = [cell.strip(" *-") for cell in lines[: begins[1]]]
-        yield Entry(0, begins[1], "heads")
-        for first, last in pairwise([*begins[1:], len(lines)]):
-            yield Entry(first, last, "row", lead=("", *names))
+    names = [cell.strip(" *-") for cell in lines[: begins[1]]]
+    yield Entry(0, begins[1], "heads")
+    for first, last in pairwise([*begins[1:], len(lines)]):
+        yield Entry(first, last, "row", lead=("", *names))
 
 
-def _number_rows(lines: Sequence[str]) -> Iterator[Entry]:
-    """Yield rows of numbers with their labels, as R prints them, and the lines around them; none if
-    there are not two such rows.
+def _number_rows(lines: Sequence[str], numbers: Sequence[bool]) -> Iterator[Entry]:
+    """Yield rows of numbers with their labels, as R prints them, and the lines around them.
+    `numbers`: whether a line is such a row.
     """
-    rows = [_NUMBERS.fullmatch(line[: _LOOK + 1]) is not None for line in lines]
-    if sum(rows) < 2:
-        return
-    first = rows.index(True)
+    first = numbers.index(True)
     above = "".join(lines[max(0, first - 1) : first])
     named = int(above[:1].isspace() or _COLUMNS.search(above) is not None)
     lead = ("", " ".join(above.split())) if named else ()
     yield Entry(0, first - named, "paragraph")
     yield Entry(first - named, first, "heads")
     for n in range(first, len(lines)):
-        yield Entry(n, n + 1, "row", lead=lead) if rows[n] else Entry(n, n + 1)
+        if numbers[n]:
+            yield Entry(n, n + 1, "row", lead=lead)
+        else:
+            yield Entry(n, n + 1)
 
 
 def _changes(lines: Sequence[str]) -> Iterator[Entry]:

@@ -360,11 +360,14 @@ def files_at(
         report(f"error: {reason}")
         skipped.append(Skipped(name, reason))
 
-    seen: set[str] = set()
+    seen: set[str] = set()  # absolute paths
     for path in paths:
         is_glob = not os.path.lexists(path) and any(sign in path for sign in "*?[")
         if not is_glob and not os.path.isdir(path):
-            if path == "-" or _is_new(path, seen):
+            if path == "-":
+                yield path, True
+            elif os.path.abspath(path) not in seen:
+                seen.add(os.path.abspath(path))
                 yield path, True
             continue
         from runnel.text.folders import EVERYTHING, find_files
@@ -383,7 +386,8 @@ def files_at(
                     skipped.append(
                         Skipped(name, f"{name} is a pipe, a socket or a device", error=False)
                     )
-                elif _is_new(name, seen):
+                elif os.path.abspath(name) not in seen:
+                    seen.add(os.path.abspath(name))
                     yield name, False
         except InputError as error:
             fail(path, describe(error))
@@ -392,11 +396,3 @@ def files_at(
                 fail(path, f"no file matches {path}; check the pattern, and put it in quotes")
             else:
                 report(f"note: {path} has no files to read")
-
-
-def _is_new(name: str, seen: set[str]) -> bool:
-    path = os.path.abspath(name)
-    if path in seen:
-        return False
-    seen.add(path)
-    return True

@@ -97,7 +97,7 @@ _CLAUSE = re.compile(
 _TITLE_CHARS = 60  # of a title, at most
 # blank lines, or a form feed; in quoted mail a line without text, and the end of a line above one
 # that is quoted more or less often
-_PARAGRAPH_END = re.compile(
+PARAGRAPH_END = re.compile(
     r"\n[^\S\n\f]*\n\s*|\f|^>[> \t]*\n"
     r"|^(?P<marks>(?:>(?:[ \t]?>)*+(?=\s))?+)(?=[^\n]*\S)[^\n\f]*\n"
     r"(?!(?P=marks)(?![ \t]?>[> \t]*\s))",
@@ -127,11 +127,6 @@ class Unread:
         """Read on from `end` to `start`, with the one white space that follows `end`."""
         self.joined.append((end, start))
         self.spans.append((end + 1, start))
-
-    def paragraph_ends(self, text: str) -> Iterator[int]:
-        """Yield where paragraphs and turns end, ascending."""
-        ends = {m.end() for m in _PARAGRAPH_END.finditer(text) if not self.joins(*m.span())}
-        yield from sorted({*ends, *self.turns, len(text)} - {0})
 
     def joins(self, start: int, end: int) -> bool:
         """Return whether one of `joined`, gaps that end no paragraph, is in `text[start:end]`."""
