@@ -26,7 +26,8 @@ from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.documents.asciidoc import Added, tables_in
 from runnel.text.documents.captions import caption_in
-from runnel.text.documents.entries import SECTIONS, Entries, drawn_blocks, pandoc_tables
+from runnel.text.documents.drawn_tables import drawn_blocks, pandoc_tables
+from runnel.text.documents.entries import SECTIONS, Entries
 from runnel.text.documents.headings import titles_in
 from runnel.text.documents.titles import is_filled_in
 from runnel.text.documents.unread import DATA_CHARS, PARAGRAPH_END, data_in, unread_in

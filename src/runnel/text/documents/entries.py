@@ -19,13 +19,13 @@ numbers from `_CLEAR` on; what is tried first, the order in `of`.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
+from runnel.text.documents.drawn_tables import table_in
+from runnel.text.documents.entry import COLUMNS, LOOK, Entry, entries_from
 from runnel.text.documents.headings import ITEM
 
-_LOOK = 200  # how many characters of a line are looked at
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DATE = (
     r"(?:(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ])?\d{4}[-/.]\d\d?[-/.]\d\d?"
@@ -140,7 +140,6 @@ _TURN = re.compile(
 _SPOKEN = re.compile(r"[^:=]{1,60}:(?!\S)")
 # the signs of logs and chats
 _OF_LOGS = ("stamp", "timed", "below", "level", "bracket", "speaker")
-_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t|[ ]?\.{2,}[ ])[^\s.]")  # also "Valve ... 7"
 # a row of a table below a key: wide gaps, or several of two spaces
 _ROW = re.compile(r"\s+\S+(?:[ ]\S+)*+(?:[ ]{3,}|\t|[ ]{2}\S+(?:[ ]\S+)*+[ ]{2,})\S")
 _ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
@@ -183,58 +182,7 @@ _VERSE = 20
 _EVEN = 0.6
 _WRAPPED = 45  # the fewest characters of a line of prose that was wrapped
 _MARGIN = 5  # characters by which lines that were wrapped may differ
-# a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ====", of
-# pandoc and PowerShell "---- ----", of psql "----+----"
-_RULE = re.compile(
-    r"\s*+(?:[|+](?=.*[-=]{3})[-=+:| \t]*[|+]|={2,}+(?:[ \t]++={2,}+)++"
-    r"|-{2,}+(?:(?:\+|[ \t]++)-{2,}+)++)\s*+"
-)
-_CELL = re.compile(r"\s*\|[ \t]*[^\s|]")  # the first one, with text
-_BAR = re.compile(r"(?<!\\)\|")
-_NUMBER = r"(?:[<(\[]?[-+\u2212]?\d[\d.,]*+(?<!,)(?:e[-+]?\d+)?[%)\]]?|NA|NaN)"
-# a row of at least three numbers, perhaps below a label: "speed  3.93  0.42  9.46 ***"
-_NUMBERS = re.compile(
-    rf"\s*(?:\S+(?:[ ]\S+){{0,3}}?\s+)?(?:{_NUMBER}\s+){{2,}}{_NUMBER}(?:\s+[*.]{{1,3}})?\s*"
-)
-# of pandoc, and the gaps between its columns
-_PANDOC_RULE = re.compile(r"^[ \t]*-{3,}(?:[ ]+-{2,})*[ \t]*$", re.MULTILINE)
-_GAP = re.compile(r"(?<=-)[ ]+(?=-)")
-# the line at the top of a table that signs for boxes draw, "┌─┬─┐", and the signs of ASCII that
-# they stand for
-_BOX_TOP = re.compile(
-    r"\s*(?=.*[\u2500\u2501\u2550]{3})[\u250c\u250f\u2552\u2554\u256d]"
-    r"(?:[\u2500\u2501\u2550]+[\u252c\u2533\u2564\u2566])+"
-    r"[\u2500\u2501\u2550]+[\u2510\u2513\u2555\u2557\u256e]\s*"
-)
-_BOX_SIGNS = {
-    **dict.fromkeys([*range(0x250C, 0x254C), *range(0x2552, 0x2571)], "+"),
-    **dict.fromkeys((0x2500, 0x2501, 0x2550), "-"),
-    **dict.fromkeys((0x2502, 0x2503, 0x2506, 0x2507, 0x250A, 0x250B, 0x2551), "|"),
-}
-# between two lines of LaTeX: a row ends with two backslashes, and commands are apart from rows
-_LATEX = re.compile(r"\A\s*\\[^&\n]*\n|\\\\[^&\n]*\n|\n\s*\\[a-z]")
-_DIRECTIVE = re.compile(r"\s*\.\. [\w-]*table::")  # of reStructuredText
-# begins a record that MySQL and psql print: "*** 1. row ***", "-[ RECORD 1 ]--"
-_RECORD = re.compile(r"\*{5,} \d+\. row \*{5,}|-\[ RECORD \d+ \][-+]*")
 SECTIONS = 20  # level of the name of a section, below all titles
-
-
-class Entry(NamedTuple):
-    """The lines [first, last) of a paragraph.
-
-    Attributes:
-        kind: "line"; "heading" is the name of a section of settings. A table has "heads" and
-            "row", and "contents" for the lines drawn in it.
-        level: of such a heading; of a line, the level of the sections that end before it; or 0.
-        lead: of a row, as of `Block`.
-    """
-
-    first: int
-    last: int
-    kind: str = "line"
-    level: int = 0
-    title: str = ""
-    lead: tuple[str, ...] = ()
 
 
 class Entries:
@@ -306,21 +254,23 @@ class Entries:
         first of the numbered cases that holds decides.
         """
         # 1. A table.
-        if (table := _table(lines, log=self.log is not None)) is not None:
+        if (table := table_in(lines, log=self.log is not None)) is not None:
             return table
         # 2. A chat whose times have lines of their own; another chat or a log; changes of files.
         if self.log == "below":
             times = (n for n, line in enumerate(lines) if _sign(line) == "below")
-            return _from((max(0, n - self._names_above) for n in times), len(lines))
+            return entries_from((max(0, n - self._names_above) for n in times), len(lines))
         if self.log:
             flush = (n for n, line in enumerate(lines) if not line[0].isspace())
-            return _from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
+            return entries_from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
         if self._changes and sum(map(bool, map(_CHANGE.match, lines))) >= _CODES * len(lines):
             return list(_changes(lines))
         signs = [_sign(line) for line in lines]
         # 3. Turns of speakers.
         if self._speakers and any(map(self.is_turn, lines)):
-            return _from((n for n, line in enumerate(lines) if self.is_turn(line)), len(lines))
+            return entries_from(
+                (n for n, line in enumerate(lines) if self.is_turn(line)), len(lines)
+            )
         # How often each sign begins an entry of these lines. `base`: all lines that could begin
         # one, also lines without a sign.
         counts = Counter(
@@ -340,208 +290,45 @@ class Entries:
             return list(_settings(lines, signs))
         # 5. Settings in braces, or tasks.
         if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
-            return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
+            return entries_from(
+                (n for n, line in enumerate(lines) if line.strip() != "}"), len(lines)
+            )
         # 6. A trace of calls: its frames, and what is not indented.
         if signs.count("frame") >= max(2, _FRAMES * len(lines)):
             starts = (n for n, line in enumerate(lines) if signs[n] == "frame" or line[0] > " ")
-            return _from(starts, len(lines))
+            return entries_from(starts, len(lines))
         # 7. Lines with one sign. Prose has keys, which 4 has tried, and codes, which need more.
         if main not in ("key", "code") and count >= max(2, _CLEAR * base):
-            return _from(_begun(signs, {main}), len(lines))
+            return entries_from(_begun(signs, {main}), len(lines))
         # 8. Lines with codes, or with several signs.
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
-            return _from(_begun(signs, set(counts)), len(lines))
+            return entries_from(_begun(signs, set(counts)), len(lines))
         # 9. Columns. A line without columns belongs to the row above it if it is indented.
         outer = [line for line in lines if not line[0].isspace()] or lines
         # a command or a title may be above the columns
-        outer = outer[len(outer) == len(lines) and not _COLUMNS.search(outer[0]) :]
-        columns = sum(_COLUMNS.search(line) is not None for line in outer)
+        if len(outer) == len(lines) and not COLUMNS.search(outer[0]):
+            outer = outer[1:]
+        columns = sum(COLUMNS.search(line) is not None for line in outer)
         if columns >= max(_FEW, _CODES * len(outer)) and not any(map(_ITEM.match, outer)):
-            return _from(
+            return entries_from(
                 (
                     n
                     for n, line in enumerate(lines)
-                    if not line[0].isspace() or _COLUMNS.search(line.lstrip())
+                    if not line[0].isspace() or COLUMNS.search(line.lstrip())
                 ),
                 len(lines),
             )
         # 10. Rows of a table or of a list, but not what a backslash before it continues.
         listed = len(lines) >= _FEW and _are_rows(lines)
         starts = (n for n in range(len(lines)) if not lines[n - 1].endswith("\\"))
-        return _from(starts, len(lines)) if listed else []
-
-
-def _table(lines: Sequence[str], *, log: bool) -> list[Entry] | None:
-    """Return the entries of a paragraph with a table, [] if the table is below it; None: it has
-    none. `log`: the file is a log, whose lines may end with numbers.
-    """
-    if any(_RULE.fullmatch(line) or _BOX_TOP.fullmatch(line) for line in lines):
-        return sorted(drawn_table(lines))
-    if any(map(_RECORD.match, lines)):
-        return _from((n for n, line in enumerate(lines) if _RECORD.match(line)), len(lines))
-    if sum("&" in line and "\\\\" in line for line in lines) > 1:
-        pairs = enumerate(pairwise(lines), start=1)
-        return _from((n for n, pair in pairs if _LATEX.search("\n".join(pair))), len(lines))
-    if _DIRECTIVE.match(lines[0]):  # with its options
-        return []
-    begins = [n for n, line in enumerate(lines) if line.lstrip().startswith("* - ")]
-    if len(begins) > 1 and begins[0] == 0:
-        return list(_listed_rows(lines, begins))
-    numbers = [_NUMBERS.fullmatch(line[: _LOOK + 1]) is not None for line in lines]
-    if sum(numbers) > 1 and not log:
-        return list(_number_rows(lines, numbers))
-    return None
+        return entries_from(starts, len(lines)) if listed else []
 
 
 def _sign(line: str) -> str | None:
     """Return the sign that begins a line, "timed" if it ends with a time, or None."""
-    if match := _SIGN.match(line[:_LOOK].lstrip()):
+    if match := _SIGN.match(line[:LOOK].lstrip()):
         return LINES[(match.lastindex or 0) - 1][0]
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
-
-
-def drawn_table(lines: Sequence[str]) -> Iterator[Entry]:
-    """Yield what is above a table that is drawn, the lines drawn in it, of which there is at least
-    one, and its rows; not in order.
-
-    Names of columns are above the first line that rows are below; in a grid, where each row has
-    lines around it, above a double one.
-    """
-    lines = [line.translate(_BOX_SIGNS) for line in lines]
-    rules = [
-        n
-        for n, line in enumerate(lines)
-        if _RULE.fullmatch(line) or (n in (0, len(lines) - 1) and _PANDOC_RULE.fullmatch(line))
-    ]
-    drawn = lines[rules[0]].lstrip()[0]
-    if drawn == "=":  # a line of dashes between those is below names over several columns
-        rules = [n for n in rules if "=" in lines[n]]
-    is_psql = drawn == "-" and "+" in lines[rules[0]]
-    by_spaces = drawn in "-=" and not is_psql  # no bars are between cells
-    begin = next(n for n, line in enumerate(lines) if n in rules or line.lstrip().startswith("|"))
-    begin = max(0, begin - (drawn == "-"))  # the names of psql and PowerShell have no line above
-    yield Entry(0, begin, "paragraph")
-    yield from (Entry(rule, rule + 1, "contents") for rule in rules)
-    edges = pairwise([begin - 1, *rules, len(lines)])
-    bands = [(above + 1, below) for above, below in edges if above + 1 < below]
-    # a grid of reStructuredText; in a table of MySQL each line below the names is a row
-    below = lines[rules[1] + 1 : rules[2]] if len(rules) == 3 else []
-    labeled = sum(_CELL.match(line) is not None for line in below)
-    is_grid = drawn == "+" and not (labeled > max(1, len(below) / 2) and "=" not in lines[rules[1]])
-    # where the columns begin and end, if no bars are between cells; the last such line says it, as
-    # the first line of a paragraph may lack its indentation
-    drawn_runs = max((lines[rule] for rule in rules[::-1]), key=lambda line: len(line.split()))
-    runs = [run.span() for run in re.finditer("[-=]+", drawn_runs.expandtabs())]
-    lead: tuple[str, ...] = ()
-    if len(bands) > 1 and (not is_grid or "=" in lines[bands[0][1]]):
-        yield Entry(*bands[0], "heads")
-        # the first part has the names, of which a column may have several lines
-        heads = [line for line in lines[slice(*bands.pop(0))] if not _RULE.fullmatch(line)]
-        cells = zip(*map(_BAR.split, heads), strict=False)
-        names = [" ".join(" ".join(lines_of_cell).split()) for lines_of_cell in cells]
-        lead = ("", *(_names(heads, runs) if by_spaces else names))
-    for first, last in bands:
-        # Rows are below blank lines, if there are any. Else a line without a cell in the first
-        # column continues the line above it; not in psql, where it has an empty cell.
-        apart = not all(map(str.strip, lines[first:last]))
-        starts = (
-            n
-            for n in range(first + 1, last)
-            if not is_grid
-            and (
-                not lines[n - 1].strip()
-                if apart
-                else is_psql or not by_spaces or lines[n].expandtabs()[: runs[0][1]].strip()
-            )
-        )
-        for start, end in pairwise([first, *starts, last]):
-            if by_spaces or _BAR.search(lines[start]):
-                yield Entry(start, end, "row", lead=lead)
-            else:
-                yield Entry(start, end)  # "(2 rows)"
-
-
-def pandoc_tables(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where each table of pandoc begins and ends whose rows may have several lines.
-
-        -----------------------         ------  ----------
-         House   Rent                   Birch   1200
-                 per month              Larch   950, to be
-        ------- ---------------                 paid twice
-         Birch   1200                   ------  ----------
-
-         Larch   950
-        -----------------------
-
-    Names of columns are between a line of dashes and one that has a run of dashes for each column;
-    without names, the same runs are above and below the rows. No text is in the gaps between runs.
-    """
-    rules = list(_PANDOC_RULE.finditer(text))
-    for number, (rule, close) in enumerate(pairwise(rules)):
-        gaps = [slice(*gap.span()) for gap in _GAP.finditer(rule[0])]
-        named = rule[0].split() != close[0].split()
-        first = rules[max(0, number - 1)] if named else rule
-        names = text[first.end() : rule.start()]
-        body = text[rule.end() : close.start()]
-        if (
-            gaps
-            and body.strip()
-            and text[max(0, first.start() - 2) : first.start()] in ("", "\n", "\n\n")
-            and not (named and _GAP.search(first[0] + close[0]))
-            and (not named or (names.strip() and "\n\n" not in names))
-            and not any(line[gap].strip() for line in body.split("\n") for gap in gaps)
-        ):
-            yield first.start(), close.end()
-
-
-def drawn_blocks(text: str, start: int, end: int) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Yield the blocks of `text[start:end]`, which has a table that is drawn: where each ends, its
-    kind and its lead, as of `Block`; it begins where the one before ends.
-    """
-    lines = text[start:end].split("\n")
-    for entry in sorted(drawn_table(lines)):
-        start += sum(len(line) + 1 for line in lines[entry.first : entry.last])
-        yield min(start, end), entry.kind, entry.lead
-
-
-def _names(lines: Sequence[str], runs: Sequence[tuple[int, int]]) -> list[str]:
-    """Return the name of each column from lines of names, or one name for all columns if a name
-    reaches over the space between two. `runs`: where each column begins and ends.
-    """
-    names = [""] * len(runs)
-    for line in (line.expandtabs() for line in lines):
-        if any(line[left[1] : right[0]].strip() for left, right in pairwise(runs)):
-            return [" ".join(" ".join(lines).split())]
-        cells = (line[a:b] for a, b in pairwise([0, *(begin for begin, _ in runs[1:]), len(line)]))
-        names = [f"{name} {cell}" for name, cell in zip(names, cells, strict=True)]
-    return [" ".join(name.split()) for name in names]
-
-
-def _listed_rows(lines: Sequence[str], begins: Sequence[int]) -> Iterator[Entry]:
-    """Yield the rows of a table of reStructuredText that is a list of lists ("* - a", "  - b"), the
-    first of which has the names. `begins`: the lines at which they begin.
-    """
-    names = [cell.strip(" *-") for cell in lines[: begins[1]]]
-    yield Entry(0, begins[1], "heads")
-    for first, last in pairwise([*begins[1:], len(lines)]):
-        yield Entry(first, last, "row", lead=("", *names))
-
-
-def _number_rows(lines: Sequence[str], numbers: Sequence[bool]) -> Iterator[Entry]:
-    """Yield rows of numbers with their labels, as R prints them, and the lines around them.
-    `numbers`: whether a line is such a row.
-    """
-    first = numbers.index(True)
-    above = "".join(lines[max(0, first - 1) : first])
-    named = int(above[:1].isspace() or _COLUMNS.search(above) is not None)
-    lead = ("", " ".join(above.split())) if named else ()
-    yield Entry(0, first - named, "paragraph")
-    yield Entry(first - named, first, "heads")
-    for n in range(first, len(lines)):
-        if numbers[n]:
-            yield Entry(n, n + 1, "row", lead=lead)
-        else:
-            yield Entry(n, n + 1)
 
 
 def _changes(lines: Sequence[str]) -> Iterator[Entry]:
@@ -575,18 +362,13 @@ def _fitting(lines: Sequence[str]) -> float:
     """Return the share of lines that were not wrapped: the next line's first word would fit."""
     width = max(map(len, lines)) - _MARGIN
     return sum(
-        len(line) + 1 + len(after[:_LOOK].split(maxsplit=1)[0]) <= width
+        len(line) + 1 + len(after[:LOOK].split(maxsplit=1)[0]) <= width
         for line, after in pairwise(lines)
     ) / (len(lines) - 1)
 
 
 def _key(line: str) -> str:
-    return re.split("[:=]", line[:_LOOK], maxsplit=1)[0].strip()
-
-
-def _from(starts: Iterable[int], end: int) -> list[Entry]:
-    """Return entries that begin at these lines, and before the first of them."""
-    return [Entry(first, last) for first, last in pairwise(sorted({0, *starts, end}))]
+    return re.split("[:=]", line[:LOOK], maxsplit=1)[0].strip()
 
 
 def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Entry]:
@@ -631,7 +413,7 @@ def _are_rows(lines: Sequence[str]) -> bool:
     if any(map(_ITEM.match, lines)):
         return False
     # rows: most lines have columns, or one word; or all are terms with their meanings
-    columns = sum(_COLUMNS.search(line) is not None for line in lines)
+    columns = sum(COLUMNS.search(line) is not None for line in lines)
     words = sum(len(line.split(maxsplit=1)) == 1 for line in lines)
     if max(columns, words) >= _CODES * count or all(map(_TERM.match, lines)):
         return True

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
-from runnel.text.documents.entries import drawn_blocks, pandoc_tables
+from runnel.text.documents.drawn_tables import drawn_blocks, pandoc_tables
 from runnel.text.documents.flow import spanned
 from runnel.text.documents.headings import ITEM
 from runnel.text.documents.merged_cells import Cell, MergedCells
