@@ -5,7 +5,7 @@
     colors of a terminal, control characters                  unread_in, _CONTROL
     line numbers of a transcript, heads of its pages          _number_lines
     page marks, and page numbers and heads in a sentence      _join_pages
-    the line break below the number of a clause               _join_clauses
+    the line break below the number of a clause               unread_in, _CLAUSE
     marks of quoted lines, "> "                               unread_in, _QUOTE_MARKS
     hyphens at line ends                                      _add_hyphens
 
@@ -168,7 +168,13 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     lines = list(_lines(text)) if "\n" in text else []  # a row of text is often one line
     if lines and not (len(lines) >= _LEAST_LINES and _number_lines(lines, unread)):
         _join_pages(lines, unread)
-        _join_clauses(text, unread)
+        # The number of a clause that stands alone is joined to the text below it: "(b)", and below
+        # it "the tenant pays". A number such as "2.", which chapters have too, only to a title.
+        for match in _CLAUSE.finditer(text):
+            below = match["below"].rstrip()
+            is_title = len(below) <= _TITLE_CHARS and not _ENDED.search(below[-9:])
+            if "\f" not in match["gap"] and (is_title or not match["bare"]):
+                unread.join(*match.span("gap"))
     unread.spans += [mark.span() for mark in _QUOTE_MARKS.finditer(text)]
     _add_hyphens(text, unread)
     unread.joined.sort()
@@ -208,17 +214,6 @@ def _is_mixed(text: str) -> bool:
 def is_data(text: str) -> bool:
     """Return whether a text is base64 as a whole."""
     return sum(end - start for start, end in data_in(text)) > len(text) / 2
-
-
-def _join_clauses(text: str, unread: Unread) -> None:
-    """Join the number of a clause that stands alone to the text below it: "(b)", and below it "the
-    tenant pays". A number such as "2.", which chapters have too, only to a title.
-    """
-    for match in _CLAUSE.finditer(text):
-        below = match["below"].rstrip()
-        title = not match["bare"] or (len(below) <= _TITLE_CHARS and not _ENDED.search(below[-9:]))
-        if "\f" not in match["gap"] and title:
-            unread.join(*match.span("gap"))
 
 
 def _add_hyphens(text: str, unread: Unread) -> None:
