@@ -523,6 +523,12 @@ def test_other_numbers_and_lists_are_no_rows(text):
     assert all(kind != "row" for kind, _ in shown(plain(text)))
 
 
+def test_a_line_without_a_word_above_rows_of_numbers_has_no_names():
+    document = plain("    ...\n    5  101  5\n    6  110  6")
+    assert [block.kind for block in document.blocks] == ["paragraph", "row", "row"]
+    assert leads(document) == {}
+
+
 def test_lines_of_a_log_that_end_with_numbers_are_entries():
     entry = "2026-05-01 12:00:0{0} load {0} 2 3\n  at core {0}"
     document = plain("\n".join(map(entry.format, range(1, 4))))

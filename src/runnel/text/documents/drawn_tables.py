@@ -204,7 +204,8 @@ def _number_rows(lines: Sequence[str], numbers: Sequence[bool]) -> Iterator[Entr
     """
     first = numbers.index(True)
     above = "".join(lines[max(0, first - 1) : first])
-    named = int(above[:1].isspace() or COLUMNS.search(above) is not None)
+    has_columns = above[:1].isspace() or COLUMNS.search(above) is not None
+    named = int(has_columns and any(map(str.isalnum, above)))
     lead = ("", " ".join(above.split())) if named else ()
     yield Entry(0, first - named, "paragraph")
     yield Entry(first - named, first, "heads")
