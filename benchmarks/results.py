@@ -123,11 +123,8 @@ METRICS = {
     "minilm-mamba2": "Recall@10",
     "pocket-mamba2": "Recall@10",
 }
-OF_SENTENCES = (
-    "sentences",
-    "minilm-mamba2",
-    "pocket-mamba2",
-)  # parts that rank the sentences of a document
+# parts that rank the sentences of a document
+OF_SENTENCES = ("sentences", "minilm-mamba2", "pocket-mamba2")
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,8 @@ def test_only_the_second_look_reads_in_8_bits_and_only_where_no_dtype_was_asked_
     usual = load_model("pocket", arrays=True)
     asked = load_model("pocket", dtype=usual.backbone.dtype, arrays=True)
     assert not asked.looks_in_8_bits and usual.looks_in_8_bits == vnni
+    next(iter(SentenceRetriever(usual).remember([TEXT])))
+    assert "in_8_bits" not in usual.__dict__  # loaded when a sentence is read again
     assert usual.fingerprint() == asked.fingerprint()  # what was remembered serves both
     copied = pickle.loads(pickle.dumps(usual))
     query = next(iter(QUESTIONS))

@@ -153,6 +153,13 @@ def test_values_are_read_as_they_are_shown(tmp_path, book, value, form, text):
     assert rows(read(tmp_path, book)) == [text]
 
 
+def test_a_date_that_is_stored_in_iso_8601_needs_no_format(tmp_path, book):
+    book.iso_dates = True
+    book.active["A1"] = datetime.datetime(2026, 5, 3)
+    book.active["A1"].number_format = "General"
+    assert rows(read(tmp_path, book)) == ["2026-05-03"]
+
+
 def test_raised_marks_of_notes_are_apart_and_a_year_with_one_is_a_name(tmp_path, book):
     def raised(text, mark):
         font = InlineFont(vertAlign="superscript")

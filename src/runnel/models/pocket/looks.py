@@ -216,7 +216,6 @@ class Judging:
     def __init__(self, model: Model, prompts: Mapping[str, np.ndarray]) -> None:
         """`prompts`: the ids of the model's prompts for a "query" and a "document"."""
         self._model, self._prompts = model, prompts
-        self._reader = model.in_8_bits if model.looks_in_8_bits else model
         self.head: Judge = model.head("judge")
         self._pair: PairJudge | None = model.head("pair") if "pair" in model.heads else None
         self._markers = model.tokenizer.markers()
@@ -247,9 +246,10 @@ class Judging:
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
         floor = float(self.head.floor)
         together = np.zeros(len(chosen))
-        judge_only = self._judge(chosen)
+        reader = self._model.in_8_bits if self._model.looks_in_8_bits else self._model
+        judge_only = self._judge(reader, chosen)
         if self._pair is not None and chosen:
-            together = self._judge_pairs(self._pair, chosen, judge_only)
+            together = self._judge_pairs(reader, self._pair, chosen, judge_only)
         if not self.head.calibrated:
             if len(judge_only):
                 # nobody has fitted how its scores add to the others: see `_STEPS`
@@ -282,7 +282,7 @@ class Judging:
             for _, d, s in sorted(pairs)[: READ_AGAIN if len(looks) == 1 else READ_AGAIN_TOGETHER]
         ]
 
-    def _judge(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
+    def _judge(self, reader: Model, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
         """Return the judge layers' score of each chosen sentence."""
         if not chosen:
             return np.zeros(0)
@@ -291,7 +291,7 @@ class Judging:
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: longest_block(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
-        read = read_blocks(self._reader, ("judge",), [query, *(row.ids for row in rows)])
+        read = read_blocks(reader, ("judge",), [query, *(row.ids for row in rows)])
         hidden = [block for _, block in read]  # each row is one block: it was cut to fit
         own = np.zeros(len(query), np.float32)  # 0 for markers and prompt
         own[1 + len(prompt) : -1] = 1
@@ -305,7 +305,11 @@ class Judging:
         return np.array(found, np.float64)
 
     def _judge_pairs(
-        self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], judge_only: np.ndarray
+        self,
+        reader: Model,
+        head: PairJudge,
+        chosen: Sequence[tuple[FirstLook, int]],
+        judge_only: np.ndarray,
     ) -> np.ndarray:
         """Return `together` for each sentence, at least one: the pair layers' score plus the
         weighted cosine of the query and the sentence, each read alone. Only the best sentences are
@@ -323,18 +327,18 @@ class Judging:
             for look, sentence in (chosen[i] for i in best)
         ]
         idf = self._model.words.idf[asked]
-        read = read_blocks(self._reader, ("pair",), [row.ids for row in rows])
+        read = read_blocks(reader, ("pair",), [row.ids for row in rows])
         found = [
             head.look(hidden, idf, len(asked), row.sentence, row.around)
             for (_, hidden), row in zip(read, rows, strict=True)
         ]
         sentences = [chosen[i] for i in best]
-        judged = np.array(found, np.float64) + _ALONE * (self._cosines(sentences) - _USUAL)
+        judged = np.array(found, np.float64) + _ALONE * (self._cosines(reader, sentences) - _USUAL)
         values = np.full(len(chosen), judged.min())
         values[best] = judged
         return values
 
-    def _cosines(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
+    def _cosines(self, reader: Model, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
         """Return the cosine (n,) of the query and of each sentence, read by itself as texts are."""
         begin, end = self._markers
         texts = [("query", chosen[0][0].query)]
@@ -346,7 +350,7 @@ class Judging:
             prompt = self._prompts[name]
             longest = longest_block(self._model.backbone, len(prompt))
             rows.append(np.array([begin, *prompt, *ids[:longest], end], np.int32))
-        read = read_blocks(self._reader, ("texts",), rows)
+        read = read_blocks(reader, ("texts",), rows)
         vectors = normalize(np.stack([hidden.mean(0) for _, hidden in read]))
         return vectors[1:] @ vectors[0]
 

@@ -258,9 +258,8 @@ class _Document:
         counts what is left out for a reason that is told, and notes the open paragraph's style.
         """
         name = tag(element)
-        outer = self._fields[:_MOST_FIELDS] if name in _TEXTS else ()
-        in_code = any(code is not None for code in outer)
-        if name in _LEFT_OUT or in_code:
+        in_code = any(code is not None for code in self._fields[:_MOST_FIELDS])
+        if name in _LEFT_OUT or (in_code and name in _TEXTS):
             return True
         if name == "p":
             self._style = value_of(element, "pPr/pStyle")
@@ -362,7 +361,8 @@ class _Document:
         end = None if properties is None else properties.find(_VANISH)
         if not text.strip() and (end is not None or self.styles.is_on(style, _VANISH)):
             return  # it is hidden, and not numbered
-        listed, level, text = self._with_numbers(properties, style, text)
+        listed, text = self._with_numbers(properties, style, text)
+        level = self._level(properties, style)
         if note is not None:
             self.flow.add(f"{note} {text.lstrip()}" if text.strip() else "", "note")
         elif level == _NO_LEVEL:
@@ -374,22 +374,29 @@ class _Document:
         else:
             self.flow.add(text, "item" if listed else "paragraph")
 
+    def _level(self, properties: Element | None, style: str) -> int | None:
+        """Return the level of a paragraph that is a heading, 0 for the title, or `_NO_LEVEL`."""
+        outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
+        level = self.styles.level(style)
+        if level is None and outline in _OUTLINE:
+            level = _OUTLINE.index(outline) + 1
+        return level
+
     def _begin(self, paragraph: Element, text: str) -> str:
         """Return a paragraph with its number, for the line that it begins. What is below a heading
         is also below one that only begins a line.
         """
         properties = paragraph.find("{*}pPr")
-        _, level, text = self._with_numbers(properties, value_of(properties, "pStyle"), text)
+        style = value_of(properties, "pStyle")
+        text = self._with_numbers(properties, style, text)[1]
+        level = self._level(properties, style)
         if level not in (None, _NO_LEVEL) and self.flow.table is None:
             self.flow.add(text, TITLE, level=level)
         return text
 
-    def _with_numbers(
-        self, properties: Element | None, style: str, text: str
-    ) -> tuple[bool, int | None, str]:
-        """Return whether a paragraph is in a list; its level, if it is a heading, 0 for the title,
-        or `_NO_LEVEL`; and its text with its automatic numbers, which are counted: the one before
-        it, and those of fields.
+    def _with_numbers(self, properties: Element | None, style: str, text: str) -> tuple[bool, str]:
+        """Return whether a paragraph is in a list, and its text with its automatic numbers, which
+        are counted: the number before it, and the numbers of fields.
         """
         own = None if properties is None else properties.find("{*}numPr")
         listed = value_of(own, "numId")
@@ -406,11 +413,7 @@ class _Document:
             text = f"{number} {text.lstrip()}"
         instance = listed if number else ""
         text = _FIELD.sub(lambda field: self.numbering.next_inside(field[1], instance, depth), text)
-        outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
-        heading = self.styles.level(style)
-        if heading is None and outline in _OUTLINE:
-            heading = _OUTLINE.index(outline) + 1
-        return listed != "0" and (listed != "" or own is not None), heading, text
+        return listed != "0" and (listed != "" or own is not None), text
 
     def _read_table(self, event: str, element: Element, name: str) -> None:
         if event == "start" and name == "tbl":

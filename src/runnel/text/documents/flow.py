@@ -542,12 +542,14 @@ class Flow:
         """Return the caption of a table: the paragraph above it, also one that ends with a colon,
         or the one below it, unless that is above another table. `below`: the other way round.
         """
-        # the piece beside the table and the one after it, on each side; None: there is none
-        above = (*reversed(self.pieces[max(number - 2, 0) : number]), None, None)[:2]
-        sides = [above, (*self.pieces[number + 1 : number + 3], None, None)[:2]]
-        (first, _), (other, after) = reversed(sides) if below else sides
+        step = 1 if below else -1
+        # the piece on the side that counts, and two on the other side; None: there is none
+        first, other, after = (
+            self.pieces[place] if 0 <= place < len(self.pieces) else None
+            for place in (number + step, number - step, number - 2 * step)
+        )
         near = (first, None if isinstance(after, TableBlock) else other)
-        lead = above[0]
+        lead = other if below else first
         if lead and lead.kind in ("paragraph", "item") and _INTRODUCTION.match(lead.text):
             return lead.text.strip(" :")
         return next((piece.text for piece in near if _is_caption(piece)), "")

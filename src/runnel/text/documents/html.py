@@ -236,12 +236,14 @@ class _Page:
         self._left_out = left_out
 
     def read(self, body: LexborNode) -> None:
+        # the selectors are slow on a long page, and few pages have formulas
+        formulas = _FORMULA_SIGNS.items() if body.css_first("math") else ()
         signs = {
             node.mem_id: {
                 "start": f"{sign}(" if node.tag == "mrow" else sign,
                 "end": ")" if node.tag == "mrow" else "",
             }
-            for sign, selector in _FORMULA_SIGNS.items()
+            for sign, selector in formulas
             for node in body.css(selector)
         }
         for node in body.css("[id], a[name]"):

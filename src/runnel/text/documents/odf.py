@@ -26,8 +26,13 @@ _PARAGRAPHS = ("p", "h")
 _NOTES = ("note", "note-body")
 _LEFT_OUT = frozenset(
     [
-        *("annotation", "tracked-changes", "ruby-text", "forms", "binary-data"),
-        *("covered-table-cell", "placeholder"),  # an empty field of a form, with advice
+        "annotation",
+        "tracked-changes",
+        "ruby-text",
+        "forms",
+        "binary-data",
+        "covered-table-cell",
+        "placeholder",  # an empty field of a form, with advice
     ]
 )
 # properties of styles, their values, and what becomes of the text
@@ -145,7 +150,7 @@ class _Content:
         # open paragraphs: notes and text boxes nest paragraphs in a paragraph
         self.paragraphs: list[list[tuple[bool, str]]] = []
         self.flow = Flow()
-        self.open: Counter[str] = Counter()  # elements by name; those that raise their text
+        self.open: Counter[str] = Counter()  # elements by name; elements that raise their text
         self.notes: list[str] = []
         self.mark = ""  # the mark of the open note
         self.pages = 0

@@ -4,6 +4,7 @@ places, tables row by row, SmartArt and notes.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -68,6 +69,7 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
         for e in parse(archive, _PRESENTATION).iter()
         if tag(e) == "sldId"
     ]
+    places_in = cache(partial(_places, archive))  # many slides have the same layout
     hidden = []
     for number, (kind, name) in enumerate(names, start=1):
         if kind != "slide":
@@ -80,20 +82,30 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
             hidden.append(str(number))
             continue
         canonical.page = number
-        _read_slide(canonical, archive, name, slide)
+        _read_slide(canonical, archive, name, slide, places_in)
     if hidden:
         canonical.warnings.append(f"hidden slides were left out: {', '.join(hidden)}")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
 
 
-def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Element) -> None:
-    """Add the title of a slide, its shapes, its SmartArt and its notes."""
-    shapes = _shapes(slide, _places(archive, name))
+def _read_slide(
+    canonical: Canonical,
+    archive: Archive,
+    name: str,
+    slide: Element,
+    places_in: Callable[[str], Mapping[str, _Box]],
+) -> None:
+    """Add the title of a slide, its shapes, its SmartArt and its notes. `places_in`: `_places` of a
+    layout.
+    """
+    parts = related(archive, name).values()
+    layout = next((part for kind, part in parts if kind == "slideLayout"), "")
+    shapes = _shapes(slide, places_in(layout))
     title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
     heading = " ".join(piece.text for piece in _flow(canonical, [title] if title else []).pieces)
     canonical.add_slide(canonical.page or 0, heading)
     _flow(canonical, (shape for shape in shapes if shape is not title)).add_to(canonical)
-    for kind, other in related(archive, name).values():
+    for kind, other in parts:
         if kind == "diagramData":  # SmartArt
             _flow(canonical, [parse(archive, other)]).add_to(canonical)
         elif kind == "notesSlide":
@@ -203,14 +215,14 @@ def _is_hidden(shape: Element) -> bool:
     return any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr"))
 
 
-def _places(archive: Archive, slide: str) -> dict[str, _Box]:
-    """Return the places of the placeholders of a slide's layout, by number, or by type if they have
-    none, and of those of its master, by type.
+def _places(archive: Archive, layout: str) -> dict[str, _Box]:
+    """Return the places of the placeholders of a layout, by number, or by type if they have none,
+    and of the placeholders of its master, by type.
     """
     places: dict[str, _Box] = {}
-    name = slide
-    for kind, keys in (("slideLayout", slice(1)), ("slideMaster", slice(-1, None))):
-        name = next((part for other, part in related(archive, name).values() if other == kind), "")
+    parts = related(archive, layout).values()
+    master = next((part for kind, part in parts if kind == "slideMaster"), "")
+    for name, keys in ((layout, slice(1)), (master, slice(-1, None))):
         for shape in parse(archive, name).iterfind(".//{*}sp") if name in archive.names else ():
             if box := _box(shape):
                 places = dict.fromkeys(_placeholder_keys(shape)[keys], box) | places

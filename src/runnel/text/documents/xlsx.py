@@ -164,9 +164,9 @@ def _shown(cell: ReadOnlyCell | EmptyCell, marked: dict[str, str]) -> str:
     if isinstance(value, datetime.datetime) and value.time() == datetime.time():
         # a format without a day or an hour shows a month, 2026-05, or a year
         signs = set(cell.number_format.lower())
-        if not signs & set("dhm"):
-            return f"{value:%Y}"
-        return str(value.date()) if signs & set("dh") else f"{value:%Y-%m}"
+        if signs & set("dh") or not signs & set("my"):
+            return str(value.date())
+        return f"{value:%Y-%m}" if "m" in signs else f"{value:%Y}"
     if isinstance(value, datetime.timedelta):
         return _duration(value, cell.number_format)
     if isinstance(value, int | float):
