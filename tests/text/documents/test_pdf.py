@@ -18,7 +18,7 @@ from runnel.text.documents import pdf as module
 from runnel.text.documents.document import Limits
 from runnel.text.documents.page_part import page_part
 from runnel.text.documents.pdf import read_pdf
-from runnel.text.documents.pdf_layout import PdfPart
+from runnel.text.documents.pdf_lines import PdfPart
 from runnel.text.documents.reader import DocumentReader
 
 

@@ -26,7 +26,8 @@ from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import add_fields
 from runnel.text.documents.pdf_grid import drawn_lines, put_tables, take_tables
-from runnel.text.documents.pdf_layout import CAPTION, PdfPart, lay_out, level_names
+from runnel.text.documents.pdf_layout import lay_out, level_names
+from runnel.text.documents.pdf_lines import CAPTION, PdfPart
 from runnel.text.documents.pdf_parts import (
     join_rows,
     join_sentences,

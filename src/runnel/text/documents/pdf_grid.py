@@ -1,5 +1,5 @@
 """Tables of a PDF whose cells are drawn: the words between the same four lines are a cell, however
-many lines of text it has, and however many columns or rows it spans. `pdf_layout.Table` makes rows
+many lines of text it has, and however many columns or rows it spans. `pdf_tables.Table` makes rows
 of these cells, as of cells between white gaps.
 
     drawn_lines   the horizontal and vertical lines of a page
@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 from pypdfium2 import PdfPage, raw
 
-from runnel.text.documents.pdf_layout import (
+from runnel.text.documents.pdf_lines import (
     NUMERIC,
     Gap,
     Line,
     PdfPart,
-    Table,
     by_gaps,
     line_of,
     rows_of,
 )
+from runnel.text.documents.pdf_tables import Table
 from runnel.text.documents.pdf_words import Box, Word, turned
 from runnel.text.documents.runs import runs
 
@@ -43,7 +43,7 @@ _MOST_SEGMENTS = 400  # the most segments of a drawn path
 # the most lines of text in a cell of a table; with more, the drawn lines frame parts of a page
 _MOST_LINES = 6
 # From this many lines of text in every cell, a row may be several rows without lines between them.
-# If more than a share of the rows, `_MOST_SEVERAL`, may be so, the table is left to `pdf_layout`.
+# If more than a share of the rows, `_MOST_SEVERAL`, may be so, the table is left to `GapTable`.
 _SEVERAL_LINES = 3
 _MOST_SEVERAL = 0.3
 _ABOVE = 2.0  # the largest distance of names above the drawn lines, in heights of a word

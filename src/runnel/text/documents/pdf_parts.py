@@ -19,12 +19,12 @@ from itertools import groupby, pairwise
 
 from runnel.text.documents.document import CONTENTS
 from runnel.text.documents.headings import is_title
-from runnel.text.documents.pdf_layout import (
+from runnel.text.documents.pdf_lines import (
     CAPTION,
     NUMERIC,
     SENTENCE_END,
     PdfPart,
-    joined,
+    mark_hyphens,
 )
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
@@ -123,7 +123,7 @@ def join_rows(parts: Sequence[PdfPart]) -> None:
             continue
         while len(after.rows) > first and _goes_on(before.rows, after.rows[first]):
             pairs = zip(before.rows[-1], after.rows.pop(first), strict=True)
-            before.rows[-1] = [joined(f"{upper}\n{lower}".rstrip()) for upper, lower in pairs]
+            before.rows[-1] = [mark_hyphens(f"{upper}\n{lower}".rstrip()) for upper, lower in pairs]
 
 
 def _goes_on(rows: Sequence[Sequence[str]], rest: Sequence[str]) -> bool:
@@ -172,7 +172,7 @@ def join_sentences(pieces: list[PdfPart]) -> list[PdfPart]:
             end = len(rest.text)
             if rest.page != part.page:
                 end = _end_of_sentence(part.text, rest.text)
-            part.text = joined(f"{part.text}\n{rest.text[:end].rstrip()}")
+            part.text = mark_hyphens(f"{part.text}\n{rest.text[:end].rstrip()}")
             part.full = rest.full
             rest.text = rest.text[end:].lstrip()
             if rest.text:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from runnel.text.documents.pdf_layout import PdfPart, line_of, rows_of
+from runnel.text.documents.pdf_lines import PdfPart, line_of, rows_of
 from runnel.text.documents.pdf_words import HYPHEN, Word
 
 NUMBER = "\0"  # no word holds it: it is white space
