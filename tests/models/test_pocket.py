@@ -15,6 +15,8 @@ from runnel.models.pocket import looks
 from runnel.ops import int8_matmul
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
+from runnel.text.kinds import HEADING, INTRODUCED, LABEL
+from runnel.text.kinds import TEXT as PLAIN
 
 TEXT = "\n\n".join(
     (
@@ -120,6 +122,15 @@ def test_sentences_have_no_probability_where_documents_have_none(
     assert (findings.answers is not None) == (hit.answers is not None) == known
     for sentence in (*findings.sentences, *hit.sentences):
         assert (sentence.answers is not None) == known
+
+
+def test_a_label_leads_to_its_own_lines_and_a_heading_to_all_below() -> None:
+    scores = np.array([3.0, 5.0, 0.0, 0.0, 0.0])  # the median is 0
+    labeled = looks.leads(scores, np.array([HEADING, LABEL, INTRODUCED, INTRODUCED, PLAIN]))
+    assert labeled[:2].tolist() == [0, 0] and labeled[2] == labeled[3] == 5
+    assert 0 < labeled[4] < 3
+    introduced = looks.leads(scores, np.array([HEADING, PLAIN, INTRODUCED, INTRODUCED, PLAIN]))
+    assert introduced[1] == 3 > introduced[2] > introduced[3] > introduced[4] == labeled[4]
 
 
 def test_the_second_look_adds_the_cosine_of_each_of_the_best_sentences_alone(

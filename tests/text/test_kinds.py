@@ -13,7 +13,16 @@ from runnel.files import Decoded
 from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.documents.markdown import read_markdown
-from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION, TEXT, sentence_kinds, text_of
+from runnel.text.kinds import (
+    ASIDE,
+    HEADING,
+    INTRODUCED,
+    LABEL,
+    QUESTION,
+    TEXT,
+    sentence_kinds,
+    text_of,
+)
 from runnel.text.sentences import split_sentences
 
 BELOW = "\n\nThe cap keeps the ink wet. Without it the tip dries."
@@ -85,6 +94,7 @@ def test_lines_that_are_no_headings_and_those_of_documents() -> None:
         "while (wet) {",
         "Figure 3. A cap",
         "The cap is wet.",
+        "Weight: 12 g without ink",
     ]
     for line in lines:
         assert HEADING not in kinds_of("It writes. Often." + BELOW + f"\n\n{line}" + BELOW).values()
@@ -209,7 +219,19 @@ def test_every_text_has_kinds(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["word ", "Why? ", "A\n\n", "- a\n", ". . ", "\f", "12\n\n", "a ....... 3\n"]
+    "unit",
+    [
+        "word ",
+        "a:\n\n",
+        "a:\n\nb\n\n",
+        "Why? ",
+        "A\n\n",
+        "- a\n",
+        ". . ",
+        "\f",
+        "12\n\n",
+        "a ....... 3\n",
+    ],
 )
 def test_time_is_linear(unit: str) -> None:
     def seconds(count: int) -> float:
@@ -236,3 +258,14 @@ def test_what_text_introduces() -> None:
     assert numbers(lines) == [TEXT, INTRODUCED, INTRODUCED, TEXT]
     again = html("<p>Every guest must bring:</p><ul><li>a towel<li>soap</ul><p>We eat at 8.</p>")
     assert list(kinds_of(again).values()) == [TEXT, INTRODUCED, INTRODUCED, TEXT]
+
+
+def test_a_label_is_a_title_of_the_lines_below_it_alone() -> None:
+    ages = "Age:\n\nmen: 37 years\n\nwomen: 39 years\n\n\nBirths: 12 a year\n\n\n"
+    assert numbers(ages) == [LABEL, INTRODUCED, INTRODUCED, TEXT]
+    # "of people": as many words as an introduction has
+    assert numbers(ages.replace("Age", "The age of people")) == numbers(ages)
+    evenly = ages.replace("\n\n\n", "\n\n")
+    assert numbers(evenly) == [HEADING, TEXT, TEXT, TEXT]
+    prose = ages.replace("women: 39 years", "Women are older than men.")
+    assert numbers(prose)[0] == LABEL and numbers(prose)[2] == TEXT

@@ -29,7 +29,7 @@ import numpy as np
 from runnel.batching import top
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.records import Sentence, probability
-from runnel.text.kinds import TEXT, TITLES
+from runnel.text.kinds import INTRODUCED, LABEL, TEXT, TITLES
 
 _AHEAD = 8  # sentences, a title and those after it, among which the first text is looked for
 
@@ -45,7 +45,7 @@ class FirstLook:
     # (4,) numbers by which the document is judged (`first_look` in `models/pocket/looks.py`): its
     # best score, the mean of its best cosines, the share of the query's idf in it, its length
     facts: np.ndarray
-    nearness: float  # what `scores` lack to be compared with the scores of other documents
+    nearness: float  # added to `scores` to compare them with the scores of other documents
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +56,10 @@ class SecondLook:
     # the logit of the probability that the document answers; None: the model is not calibrated
     answers_logit: float | None
     read: np.ndarray  # (S,) bool: the sentences that were read again
-    # (S,) their scores: the sum of what the judge layers and the pair layers give. A sentence that
-    # was not read again gets the same low number as all others, so that it can still be ranked.
+    # (S,) the sum of what the judge layers and the pair layers give a sentence. All sentences that
+    # were not read again have one low number, so that they can still be ranked.
     judged: np.ndarray
-    judge_only: np.ndarray  # (R,) the judge layers' part of it, in the order of the document
+    judge_scores: np.ndarray  # (R,) the judge layers' part of it, in the order of the document
     from_titles: np.ndarray  # (S,) the shares of `judged` that titles pass to the text below them
 
 
@@ -89,12 +89,12 @@ class Scored:
         return len(self.spans)
 
     def text_below(self, index: int) -> int:
-        """Return the position of the first text below a title, which is shown with the title;
-        `index` if the sentence is no title, or no text follows soon.
+        """Return the position of the first text below a title or label, which is shown with it;
+        `index` if the sentence is neither, or no text follows soon.
         """
-        if self.kinds is None or self.kinds[index] not in TITLES:
+        if self.kinds is None or self.kinds[index] not in (*TITLES, LABEL):
             return index
-        ahead = np.flatnonzero(self.kinds[index : index + _AHEAD] == TEXT)
+        ahead = np.flatnonzero(np.isin(self.kinds[index : index + _AHEAD], (TEXT, INTRODUCED)))
         return index + int(ahead[0]) if len(ahead) else index
 
     def sentence(self, index: int) -> Sentence:

@@ -4,13 +4,13 @@ list follow what introduces them, and asides are no answers.
 A block is a paragraph, a list item, or a line of its own: the sentences between two line ends that
 end a block (`_Block`). Blocks of the document, which its reader has marked ("heading", "code"), may
 be longer; `kind_at` returns their kind at a place, and a `_Block` has it as its `kind`. All other
-kinds are of sentences: the five numbers below.
+kinds are of sentences: the six numbers below.
 
     sentence_kinds  does it in four steps, numbered in its body
     _Sentences      where the sentences are; of all characters, in arrays, because there are many
     _blocks         the sentences in blocks, whose words are looked at only if they are short
     _titles         questions and headings, by the words of a block; `_listed`: what only looks so
-    _introduced     list items and short lines after a colon
+    _introduced     list items and short lines after a colon, and labels of such lines
     asides          page numbers, rows with dots, running heads, and repeated titles
 
     S  sentences of a text
@@ -32,8 +32,8 @@ from runnel.text.documents.headings import ITEM, is_title
 from runnel.text.documents.runs import runs
 
 # the kinds of sentences; see `sentence_kinds`
-TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
-TITLES = QUESTION, HEADING
+TEXT, QUESTION, HEADING, ASIDE, INTRODUCED, LABEL = range(6)
+TITLES = QUESTION, HEADING  # of all text below; a label is one of a few lines
 
 _PIECE_CHARS = 1 << 16  # looked at together: arrays of all characters would need much memory
 _MOST_CHARS = 400  # a block with more characters is text
@@ -94,6 +94,9 @@ _CODE = re.compile(
 _STATES = re.compile(
     r"(?:The|Th[ei]se?|It|If|You|We|An?)\s.*\s(?:is|are|was|were|has|have|can|will|must|should)\s"
 )
+_VALUE = re.compile(
+    r"[^:\d]+:\s+[($\u20ac\u00a3]{0,2}\d"
+)  # "Rent: 1,200 a month", which is no heading
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")  # "Figure 2.1"
 
 # "Page 3 of 10", "- 12 -", "3/10"
@@ -143,6 +146,7 @@ def sentence_kinds(
     ASIDE: a line of a table of contents, a running head, a page number, or a rule.
     INTRODUCED: a list item, or a short line below a short line, after text that ends with a colon.
         That text is the last sentence before it that is not INTRODUCED.
+    LABEL: a line with a colon that introduces the short lines below it, and nothing else.
     TEXT: all other sentences.
 
     Args:
@@ -169,9 +173,9 @@ def sentence_kinds(
             kinds[first:last] = ASIDE
         for block in _repeated_titles(blocks, kinds):
             kinds[block.first : block.last] = ASIDE
-    # 4. Items and lines that a text introduces.
-    for block in _introduced(text, sentences, blocks, kinds):
-        kinds[block.first : block.last] = INTRODUCED
+    # 4. Items and lines that a text introduces, and labels of such lines.
+    for block, kind in _introduced(text, sentences, blocks, kinds):
+        kinds[block.first : block.last] = kind
     return kinds
 
 
@@ -245,6 +249,7 @@ class _Block(NamedTuple):
     last: int  # the sentence after its last one
     words: str  # its text; "" if it is long
     kind: str | None  # the kind of the document's block that it is in
+    is_line: bool  # whether it may be a short line
 
 
 def _blocks(
@@ -261,7 +266,10 @@ def _blocks(
         start = int(sentences.starts[first])
         end = int(sentences.ends[last - 1])
         short = end - start <= _MOST_CHARS and last - first <= _MOST_SENTENCES
-        yield _Block(first, last, text[start:end] if short else "", kind_at(start))
+        words = text[start:end] if short else ""
+        kind = kind_at(start)
+        is_line = kind in _LINE_KINDS and 0 < len(words) <= _MOST_LINE_CHARS
+        yield _Block(first, last, words, kind, is_line)
 
 
 def _titles(
@@ -270,7 +278,7 @@ def _titles(
     """Return the kind of each sentence of a block, or one kind for all of them. Of the asides it
     finds only tables of contents that the document's reader has marked.
     """
-    first, last, words, kind = block
+    first, last, words, kind, _ = block
     if kind == CONTENTS:
         return ASIDE
     if kind == HEADS:
@@ -319,7 +327,10 @@ def _is_heading(words: str, kind: str | None) -> bool:
         len(words) <= _MOST_CHARS
         and is_title(words, kind)
         and not (
-            _CODE.search(_UNDER.sub("", words)) or _CAPTION.match(words) or _STATES.match(words)
+            _CODE.search(_UNDER.sub("", words))
+            or _CAPTION.match(words)
+            or _STATES.match(words)
+            or _VALUE.match(words)
         )
     )
 
@@ -364,27 +375,47 @@ def _asks(words: str) -> bool:
 
 def _introduced(
     text: str, sentences: _Sentences, blocks: list[_Block], kinds: np.ndarray
-) -> Iterator[_Block]:
-    """Yield the items, and the short lines, below text that ends with a colon: "You need:" / "a
-    pump" / "a hose" (short lines below a short line), or "The parts are:" / "- a pump".
+) -> Iterator[tuple[_Block, int]]:
+    """Yield the items, and the short lines, below text that ends with a colon, as INTRODUCED: "You
+    need:" / "a pump" / "a hose" (short lines below a short line), or "The parts are:" / "- a pump".
+
+    A wider space than the one below the colon ends the short lines. If such a space does, and the
+    colon ends a line, that is a LABEL: "Median age:", an empty line, "total: 38 years", "male: 37
+    years", and two empty lines.
     """
     introduced = False  # whether the block before ends with a colon, or is introduced
     short = False  # whether the introducing text is a short line
-    for block in blocks:
+    space = 0  # the line ends below the introducing text
+    for number, block in enumerate(blocks):
         plain = bool((kinds[block.first : block.last] == TEXT).all())
         is_item = (
             block.kind == "item" or _BEGINS.match(text, sentences.starts[block.first]) is not None
         )
-        is_line = block.kind in _LINE_KINDS and 0 < len(block.words) <= _MOST_LINE_CHARS
-        if (
-            introduced
-            and plain
-            and (is_item or (short and is_line and block.words[-1] not in ".:"))
-        ):
-            yield block
+        follows = (
+            short
+            and block.is_line
+            and block.words[-1] not in ".:"
+            and sentences.before[block.first] <= space
+        )
+        if introduced and plain and (is_item or follows):
+            yield block, INTRODUCED
             continue
-        introduced = plain and text[sentences.ends[block.last - 1] - 1] == ":"
-        short = is_line
+        space = int(sentences.after[block.last - 1])
+        is_label = False
+        one_line = block.is_line and block.last == block.first + 1
+        if one_line and block.words[-1] == ":" and kinds[block.first] in (TEXT, HEADING):
+            # looks for the end of the lines below
+            for at in range(number + 1, len(blocks)):
+                below = blocks[at]
+                if sentences.before[below.first] > space:
+                    is_label = at > number + 1
+                    break
+                if not below.is_line or below.words[-1] == ":" or kinds[below.first] != TEXT:
+                    break
+        if is_label:
+            yield block, LABEL
+        introduced = is_label or (plain and text[sentences.ends[block.last - 1] - 1] == ":")
+        short = block.is_line
 
 
 # ---- asides --------------------------------------------------------------------------------------

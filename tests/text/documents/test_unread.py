@@ -119,6 +119,7 @@ def test_pages_and_numbers_that_cut_no_sentence_stay():
 
 
 def test_the_number_of_a_clause_leads_to_its_text():
+    assert check(plain("(a)\na")).unread == ()
     text = "2.1\n\nThe tenant pays.\n\n(a)\n\nin May;\n\n3.\n\nDuties\n\nThe owner mends.\n\n4.\n\nHe came. He saw it.\n"
     assert [" ".join(words.split()) for _, words in shown(plain(text))] == [
         "2.1 The tenant pays.",

@@ -1,31 +1,41 @@
 """The looks at a document whose sentence vectors are stored.
 
-First look, `first_look`: `VectorScorer.look` has scored every sentence from stored vectors (the
-`plain` scores); here titles pass a share of their scores to the text below them (`leads`).
+First look, `first_look`: `VectorScorer.look` has scored every sentence from stored vectors; here
+titles pass a share of their scores to the text below them (`leads`).
 
 Second look, `Judging.look`, in the order of its methods:
 
     _choose        the best sentences of the first look
     _judge         the judge layers read each of them with the text around it (`lay_around`), and
                    each token of the query is compared with the tokens of the sentence (late
-                   interaction; Khattab and Zaharia, "ColBERT", 2020): `judge_only`
+                   interaction; Khattab and Zaharia, "ColBERT", 2020)
     _judge_pairs   the pair layers read the best of these in one sequence with the query; to their
-                   score comes the cosine of query and sentence, each read alone: `together`
+                   score comes the cosine of query and sentence, each read alone
     _conclude      the scores; and the document is judged as a whole: does it answer at all?
 
 The judge layers and the pair layers are sets of upper layers of the encoder. The encoder with one
-such set is a form (`steps.py`): "judge", "pair", and "texts" for texts read alone. The scores:
+such set is a form (`steps.py`): "judge", "pair", and "texts" for texts read alone.
 
-    first    plain + shares of titles; a title itself loses 1, an aside has no score
-    judged   judge_only + together; one low number, `floor` + `lowest`, for all sentences that were
-             not read again
-    second   first + judged + shares of titles in `judged`
+The scores of a sentence, each computed from those above it:
 
-If the model is calibrated, `second` becomes the logit of the probability that the sentence answers.
+    plain          of `VectorScorer.look`
+    first look     plain + a share of the title above it; a title loses `_TITLE_LOSS`, an aside has
+                   no score
+    judge score    of the judge layers, if the sentence is read again
+    pair score     of the pair layers and the cosine, if the sentence is read again
+    judged         judge score + pair score; all sentences that are not read again have one low
+                   number, `unread`
+    second look    first look + judged + a share of what the title above it has in `judged`
+
+If the model is calibrated, a fit has set what its scores mean, and that of the second look becomes
+the logit of the probability that the sentence answers. Otherwise the document's `nearness` is added
+to it: a number that makes the scores of sentences of several documents comparable
+(`FirstLook.nearness`).
 
 The kind of a sentence (`text/kinds.py`) decides what is done with it:
 
-    title        a heading or a question: its answer is the text below it
+    title        a heading or a question: its answer is the text below it; or the label of a few
+                 lines, which is a title of these lines alone
     ASIDE        a line of a table of contents, a running head, a page number, a rule: no answer
     INTRODUCED   an item of a list: read with the sentence that introduces the list
 
@@ -46,7 +56,7 @@ from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.pocket.steps import read_blocks
 from runnel.models.scored import FirstLook, SecondLook
-from runnel.text.kinds import ASIDE, INTRODUCED, TITLES
+from runnel.text.kinds import ASIDE, INTRODUCED, LABEL, TITLES
 
 # docs/pocket.md has the measurements by which these numbers were chosen.
 READ_AGAIN = 64  # the most sentences of a document that the judge layers read again
@@ -64,7 +74,7 @@ _DECAY = 0.3  # what each of these gets less than the one before
 # and in the second.
 _LEAD = 0.3
 _LEAD_AGAIN = 0.6
-_TITLE = 1.0  # subtracted from the score of a title, because its answer is below it
+_TITLE_LOSS = 1.0  # subtracted from the score of a title, because its answer is below it
 # The cosine of the query and a sentence that is read by itself, as texts are: its weight beside the
 # other scores, and the cosine that changes nothing.
 _ALONE = 8.0
@@ -76,6 +86,7 @@ _SLOPE = 0.55
 _OFFSET = -0.15
 # Facts are numbers by which a document is judged as a whole (`first_look`, `facts_with_judged`).
 FACTS = 4  # the number of facts of `first_look`
+_LONG = 8  # brings the logarithm of a document's length in sentences to about 1
 _NEAREST = 4  # how many of the best cosines are averaged in a fact
 _BEST = 3  # how many of the judge's best scores are averaged in a fact
 
@@ -99,9 +110,9 @@ class SentenceRow(NamedTuple):
 # time; the pair layers need more around it (docs/pocket.md).
 JUDGED = Around(titles=16, near=16)
 PAIRED = Around(titles=24, near=32)
-# The weight of a judge that is not fitted: its scores count by their distance from their mean, in
-# standard deviations, times this number.
-_STEPS = 4.0
+# The weight of a judge that is not calibrated: its scores count by their distance from their mean,
+# in standard deviations, times this number.
+_UNCALIBRATED = 4.0
 _DOCUMENT_IDF = list(COLUMNS).index("document idf")
 
 
@@ -128,12 +139,14 @@ def first_look(
     scores = plain
     if judge is not None:
         kinds = document.kinds
-        passed = plain + _LEAD * leads(plain, kinds) - _TITLE * np.isin(kinds, TITLES)
+        passed = (
+            plain + _LEAD * leads(plain, kinds) - _TITLE_LOSS * np.isin(kinds, (*TITLES, LABEL))
+        )
         scores = np.where(kinds == ASIDE, -np.inf, passed).astype(np.float32)
     facts = np.zeros(FACTS)
     if len(cosines):
         nearest = np.sort(cosines)[-_NEAREST:].mean()
-        length = np.log1p(len(cosines)) / 8
+        length = np.log1p(len(cosines)) / _LONG
         facts[:] = plain.max(), nearest, features[0, _DOCUMENT_IDF], length
     nearness = 0.0 if judge is None else float(facts.astype(np.float32) @ judge.near)
     return FirstLook(query, document, plain, scores, facts, nearness)
@@ -143,23 +156,30 @@ def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     """Return (S,) the amount that titles pass to each sentence below them.
 
     Titles that follow each other are a run. A run passes on how much its best score is above the
-    median, to the first sentence below it, and less to each one after that. Titles get nothing. A
-    score of -inf is unknown, and passes nothing on.
+    median, to the first sentence below it, and less to each one after that. A label passes as much
+    to each of its lines. Titles get nothing. A score of -inf is unknown, and passes nothing on.
     """
     out = np.zeros(len(scores))
-    title = np.isin(kinds, TITLES)
     known = scores[scores > -np.inf]
-    if not title.any() or not len(known):
+    if not len(known):
         return out
+    above_median = scores - np.median(known)
     at = np.arange(len(scores))
+    # 1. Headings and questions.
+    title = np.isin(kinds, TITLES)
     places = np.flatnonzero(title)
-    # where a run of titles begins, in `places`
-    runs = np.flatnonzero(np.diff(places, prepend=-2) > 1)
-    best = np.maximum.reduceat(scores[places], runs) - np.median(known)
-    last = np.maximum.accumulate(np.where(title, at, -1))
-    below = (last >= 0) & ~title & (at - last <= _REACH)
-    run = np.searchsorted(places[runs], last[below], side="right") - 1
-    out[below] = np.maximum(0, best[run] - _DECAY * (at[below] - last[below] - 1))
+    if len(places):
+        # where a run of titles begins, in `places`
+        runs = np.flatnonzero(np.diff(places, prepend=-2) > 1)
+        best = np.maximum.reduceat(above_median[places], runs)
+        last = np.maximum.accumulate(np.where(title, at, -1))
+        below = (last >= 0) & ~title & (kinds != LABEL) & (at - last <= _REACH)
+        run = np.searchsorted(places[runs], last[below], side="right") - 1
+        out[below] = np.maximum(0, best[run] - _DECAY * (at[below] - last[below] - 1))
+    # 2. Labels.
+    introducing = np.maximum.accumulate(np.where(kinds == INTRODUCED, 0, at))
+    labeled = (kinds == INTRODUCED) & (kinds[introducing] == LABEL)
+    out[labeled] = np.maximum(out[labeled], above_median[introducing[labeled]])
     return out
 
 
@@ -189,13 +209,14 @@ def lay_around(
     near = min(around.near, (left - len(titles)) // 2)
     before = ids[max(int(document.bounds[0]), start - near) : start]
     after = ids[stop : stop + near]
-    row = [np.array([markers[0]]), np.asarray(prompt, np.int32)]
-    first = 0
+    begin, end = markers
+    row = [begin, *prompt]
     for part in (titles, before, text, after):
-        first = sum(map(len, row)) if part is text else first
-        row += [part, np.array([markers[1]])] if len(part) else []
-    laid = np.concatenate(row).astype(np.int32)
-    place = slice(first, first + len(text))
+        if part is text:
+            place = slice(len(row), len(row) + len(text))
+        if len(part):
+            row += [*part.tolist(), end]
+    laid = np.array(row, np.int32)
     beside = ~np.isin(laid, markers)
     beside[: 1 + len(prompt)] = False
     beside[place] = False
@@ -223,7 +244,7 @@ class Judging:
     def knows(self, query: np.ndarray) -> bool:
         """Return whether the judge can compare a query (Q,).
 
-        A fitted judge was trained on English. In other scripts it sees single letters, and its
+        A calibrated judge was trained on English. In other scripts it sees single letters, and its
         scores do harm (docs/choose.md).
         """
         if not self.head.calibrated:
@@ -244,28 +265,25 @@ class Judging:
         """
         document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
-        floor = float(self.head.floor)
-        together = np.zeros(len(chosen))
         reader = self._model.in_8_bits if self._model.looks_in_8_bits else self._model
-        judge_only = self._judge(reader, chosen)
+        judge_scores = self._judge(reader, chosen)
+        pair_scores = np.zeros(len(chosen))
         if self._pair is not None and chosen:
-            together = self._judge_pairs(reader, self._pair, chosen, judge_only)
+            pair_scores = self._judge_pairs(reader, self._pair, chosen, judge_scores)
+        floor = float(self.head.floor)
         if not self.head.calibrated:
-            if len(judge_only):
-                # nobody has fitted how its scores add to the others: see `_STEPS`
-                spread = judge_only.std() + 1e-6
-                judge_only = _STEPS * (judge_only - judge_only.mean()) / spread
-            floor = float(judge_only.min(initial=0.0))
+            if len(judge_scores):
+                # nobody has fitted how its scores add to the others: see `_UNCALIBRATED`
+                spread = judge_scores.std() + 1e-6
+                judge_scores = _UNCALIBRATED * (judge_scores - judge_scores.mean()) / spread
+            floor = float(judge_scores.min(initial=0.0))
+        unread = floor + float(pair_scores.min(initial=0.0))
         looked = []
         for d, look in enumerate(looks):
             own = document == d
             again = np.full(len(look.scores), -np.inf)
-            again[sentence[own]] = (judge_only + together)[own]
-            looked.append(
-                self._conclude(
-                    look, again, judge_only[own], floor, float(together.min(initial=0.0))
-                )
-            )
+            again[sentence[own]] = (judge_scores + pair_scores)[own]
+            looked.append(self._conclude(look, again, unread, judge_scores[own], floor))
         return looked
 
     def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
@@ -309,15 +327,15 @@ class Judging:
         reader: Model,
         head: PairJudge,
         chosen: Sequence[tuple[FirstLook, int]],
-        judge_only: np.ndarray,
+        judge_scores: np.ndarray,
     ) -> np.ndarray:
-        """Return `together` for each sentence, at least one: the pair layers' score plus the
-        weighted cosine of the query and the sentence, each read alone. Only the best sentences are
-        read: at most `_PAIRS`, or `_PAIRS_TOGETHER` if more than `READ_AGAIN` were chosen, as only
-        several documents have. The others get the least of the scores.
+        """Return the pair score of each chosen sentence, at least one: the pair layers' score plus
+        the weighted cosine of the query and the sentence, each read alone. Only the best sentences
+        are read: at most `_PAIRS`, or `_PAIRS_TOGETHER` if more than `READ_AGAIN` were chosen, as
+        only several documents have. The others get the least of the scores.
         """
         before = [look.scores[s] + look.nearness for look, s in chosen]
-        best = top(before + judge_only, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
+        best = top(before + judge_scores, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
         # The query, with the one marker after it, is the prompt of each row; it takes at most half
         # of a block, so that the sentence has the other half.
         asked = chosen[0][0].query[: min(_ASKED, longest_block(self._model.backbone, 1) // 2)]
@@ -377,35 +395,33 @@ class Judging:
         self,
         look: FirstLook,
         again: np.ndarray,
-        judge_only: np.ndarray,
+        unread: float,
+        judge_scores: np.ndarray,
         floor: float,
-        lowest: float,
     ) -> SecondLook:
         """Return the final scores of a document.
 
         Args:
-            again: (S,) the scores of the sentences that were read again; -inf for the others,
-                which count as `floor + lowest`.
-            judge_only: (R,) the judge layers' scores of the sentences that were read again.
-            floor: the judge layers' score that the other sentences get.
-            lowest: the least of the pair layers' scores, or 0, which the other sentences get.
+            again: (S,) judge score + pair score of the sentences that were read again; -inf for
+                the others, which count as `unread`.
+            judge_scores: (R,) of the sentences that were read again.
+            floor: the judge score that the other sentences count as having.
         """
         known = again > -np.inf
-        judged = np.where(known, again, floor + lowest)
+        judged = np.where(known, again, unread)
         from_titles = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
+        sums = look.scores + judged + from_titles
         if not self.head.calibrated:
-            scores = look.scores + look.nearness + judged + from_titles
-            return SecondLook(
-                scores.astype(np.float32), None, known, judged, judge_only, from_titles
-            )
-        facts = facts_with_judged(look.facts, judge_only, floor).astype(np.float32)
+            scores = (sums + look.nearness).astype(np.float32)
+            return SecondLook(scores, None, known, judged, judge_scores, from_titles)
+        facts = facts_with_judged(look.facts, judge_scores, floor).astype(np.float32)
         answers = float(self.head.document(facts)[0])
         factor, summand = self.head.calibration.tolist()
-        inside = factor * (look.scores + judged + from_titles) + summand
+        inside = factor * sums + summand
         # p = sigmoid(inside) * sigmoid(answers), here its logarithm `both`. Its logit, before slope
         # and offset, is log(p) - log(1 - p); the minimum keeps 1 - p above 0.
         both = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
-        scores = _SLOPE * (both - np.log(-np.expm1(np.minimum(both, -1e-12)))) + _OFFSET
+        logits = _SLOPE * (both - np.log(-np.expm1(np.minimum(both, -1e-12)))) + _OFFSET
         return SecondLook(
-            scores.astype(np.float32), answers, known, judged, judge_only, from_titles
+            logits.astype(np.float32), answers, known, judged, judge_scores, from_titles
         )

@@ -557,9 +557,9 @@ class _PlainMarks:
 
 
 def _disjoint(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return spans in order; spans that touch or overlap are one."""
+    """Return spans in order, without empty ones; spans that touch or overlap are one."""
     joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
