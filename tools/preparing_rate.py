@@ -53,7 +53,7 @@ def main(data: str, tokenizer_file: str, count: int) -> None:
         source="tiny",
     )
     processes.cores = lambda: count  # type: ignore[attr-defined]
-    processes.ALONE = 0
+    processes.CHUNKS_ALONE = 0
     started = time.perf_counter()
     before = seconds(resource.RUSAGE_SELF)
     with tempfile.TemporaryDirectory() as folder:

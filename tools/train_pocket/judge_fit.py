@@ -83,7 +83,7 @@ def looks(retriever: SentenceRetriever, groups: Sequence[Sequence[Page]]) -> lis
                             place == (g, d),
                             sums,
                             right[read],
-                            one.second.judge_only,
+                            one.second.judge_scores,
                             one.first.facts,
                         )
                     )

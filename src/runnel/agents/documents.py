@@ -159,7 +159,7 @@ class AgentDocuments:
         self._reader = DocumentReader()
         self._parsing = threading.Lock()
         self._kept = Recent[FileDocument](lambda document: document.bytes, _KEPT_BYTES)
-        # by names that are not what they name: for "index:NAME" the id, for others the path
+        # by the shortened form of a name: the id of a document of the index, or the path of a file
         self._meanings = Recent[str](len, _KEPT_BYTES)
 
     def read(
@@ -334,8 +334,9 @@ class AgentDocuments:
         return self._shown(shown.as_posix(), str(path))
 
     def _shown(self, name: str, meaning: str) -> str:
-        """Return a name as agents see it: in UTF-8, and short. Where this form differs from the
-        name, and where its line in an answer does, keep what they mean, the id or the path.
+        """Return a name as agents see it: in UTF-8, and short. If this form differs from the name,
+        or has line breaks, so that answers show it in another form, keep for each form its
+        `meaning`: the id or the path.
         """
         shown = short_name(name.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
         for form in {shown, one_line(shown)} - {name}:

@@ -6,7 +6,7 @@ A family subclasses `CpuStep` and writes `_run`, one step over all layers. Its o
     for each layer:
         stream.norm(weight)                     # hidden += out; normed = RMSNorm(hidden)
         in_product(stream.normed, x)            # a `Product`, made once, by `self._product`
-        the family's own kernels: x -> y        # memory from `self._numbers` and `self._inputs`
+        the family's own kernels: x -> y        # memory from `self._outputs` and `self._inputs`
         out_product(y, stream.out)
     return stream.end(weight)                   # hidden += out; the last norm
 
@@ -79,7 +79,7 @@ class Product:
         columns = out.tensor[:, : self._outputs]
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
-            with parallel():  # it writes the first N columns too
+            with parallel():
                 int8_matmul.multiply(x.array, x.scale, weights, out.array, self._memory)
         else:
             torch.mm(x.tensor, self._layer.weight.t(), out=columns)
@@ -204,14 +204,14 @@ class CpuStep(ABC):
             self._memory.array(name, *shape, dtype=kinds.get(dtype, np.float32))
         ).view(dtype)
 
-    def _numbers(self, name: str, tokens: int, columns: int) -> Activations:
+    def _outputs(self, name: str, tokens: int, columns: int) -> Activations:
         """Return uninitialized memory for the outputs of a product, (T, N)."""
         return Activations.of(self._tensor(name, tokens, columns, dtype=self._dtype))
 
     def _inputs(self, name: str, tokens: int, columns: int, groups: int = 1) -> Activations:
         """Return uninitialized memory for the inputs of a product, (T, K) in G groups."""
         if not self._int8:
-            return self._numbers(name, tokens, columns)
+            return self._outputs(name, tokens, columns)
         size = groups * int8_matmul.bytes_per_group(columns, groups)
         x = self._tensor(name, tokens, size, dtype=torch.uint8)
         return Activations(x, x.numpy(), self._tensor(f"{name} scales", tokens, groups).numpy())
@@ -222,7 +222,7 @@ class CpuStep(ABC):
         """
         tokens, width = residual.shape
         normed = self._inputs("normed", tokens, width)
-        out = self._numbers("out", tokens, width)
+        out = self._outputs("out", tokens, width)
         out.tensor.zero_()
         nothing = np.empty((tokens, 0), np.float32)
         return ResidualStream(residual, residual.numpy(), normed, out, eps, nothing, self._memory)

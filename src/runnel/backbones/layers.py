@@ -2,7 +2,7 @@
 layers; padded batches; initialization; and `BlockBackbone`, the base of Mamba-1, Mamba-2 and
 xLSTM.
 
-T  tokens      D  width of the hidden vectors
+T  tokens      D  width of the hidden vectors      S  sequences      L  layers
 K  inputs of a linear layer      N  outputs of a linear layer
 """
 
@@ -53,12 +53,12 @@ def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
     if isinstance(layer, Int8Linear):
         return layer(x)
     if type(layer) is not nn.Linear:
-        return layer(as_weight(layer, x)).to(x.dtype)
+        return layer(to_weight_dtype(layer, x)).to(x.dtype)
     bias = None if layer.bias is None else layer.bias.to(layer.weight.dtype)
-    return F.linear(as_weight(layer, x), layer.weight, bias).to(x.dtype)
+    return F.linear(to_weight_dtype(layer, x), layer.weight, bias).to(x.dtype)
 
 
-def as_weight(layer: nn.Module, x: Tensor) -> Tensor:
+def to_weight_dtype(layer: nn.Module, x: Tensor) -> Tensor:
     """Return x in the dtype of a layer's weight, so that `apply_linear(layer, x)` returns that
     dtype too. For a weight in 4 or 8 bits, return x unchanged.
     """
@@ -120,6 +120,7 @@ def run_layers(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Run layers that map (hidden, places, *states) to the new (hidden, *states), with the states
     in the order of `names`; return the last hidden, and the states of all layers (S, L, ...).
+    `places`: where each sequence is among the tokens, in the form that the layers take.
     """
     after = []
     for index, layer in enumerate(layers):

@@ -118,31 +118,31 @@ def ask(
         retriever = SentenceRetriever.load(model or "pocket")
     else:
         retriever = SentenceRetriever(index.embedder.model)
-    searched = (model or "pocket") if paths else retriever.model.source
-    check_retriever(retriever, searched, remember, min_score)
-    # 2. the sentences that may answer, and `answers`, the probability that they do
+    model_name = (model or "pocket") if paths else retriever.model.source
+    check_retriever(retriever, model_name, remember, min_score)
+    # 2. the sentences that may answer, and the probability that one does
     skipped: list[Skipped] = []
     if index is None:
-        sentences, answers = _find_in_files(
+        sentences, probability = _find_in_files(
             question, paths or [], files, skipped, retriever, remember=remember, top_k=top_k
         )
     else:
         # sentences of each document, rounded up
         hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
         sentences = excerpts_of_hits(hits)
-        answers = highest(hit.answers for hit in hits)
+        probability = highest(hit.answers for hit in hits)
     excerpts = [sentence for sentence in sentences if lowest is None or sentence.score >= lowest]
     failed = any(file.error for file in skipped)
-    about = {"answers": answers, "skipped": [asdict(file) for file in skipped]}
+    about = {"answers": probability, "skipped": [asdict(file) for file in skipped]}
     # 3. nothing to answer from
-    missing = f"no sentence has a score of {min_score} or more" if sentences else "nothing found"
-    if not excerpts or (unanswered(answers) and not anyway):
+    if not excerpts or (unanswered(probability) and not anyway):
+        not_asked = "the language model was not asked"
         if excerpts:
-            display.say(
-                f"{unanswered(answers)}; the language model was not asked (--anyway asks it)"
-            )
+            display.say(f"{unanswered(probability)}; {not_asked} (--anyway asks it)")
+        elif sentences:
+            display.say(f"no sentence has a score of {min_score} or more; {not_asked}")
         else:
-            display.say(f"{missing}; the language model was not asked")
+            display.say(f"nothing found; {not_asked}")
         if as_json:
             display.print_json({"question": question, "answer": None} | about)
         return 2 if failed else 1

@@ -156,13 +156,13 @@ class RunnelNodeParser(_WithModel, NodeParser):
         for node in get_tqdm_iterable(nodes, show_progress, "Parsing nodes"):
             text = node.get_content(metadata_mode=MetadataMode.NONE)
             spans = self._spans(text)
-            first, _ = _origin(node)
+            offset, _ = _origin(node)
             children = build_nodes_from_splits(
                 [text[start:end] for start, end in spans], node, id_func=self.id_func
             )
             for child, (start, end) in zip(children, spans, strict=True):
-                child.start_char_idx = first + start
-                child.end_char_idx = first + end
+                child.start_char_idx = offset + start
+                child.end_char_idx = offset + end
             parsed += children
         return parsed
 
@@ -188,10 +188,20 @@ class RunnelNodeParser(_WithModel, NodeParser):
         tokens = read_sentences(
             text, model.templates["document"].encode_pieces(model.tokenizer, "document", text)
         )
-        edges = np.append(tokens.spans[:, 0], len(text))[
-            passage_bounds(tokens.bounds, self.max_tokens)
-        ].tolist()
+        # sentences are joined to passages; each goes on to the character where the next begins
+        starts = np.append(tokens.spans[:, 0], len(text))
+        edges = starts[passage_bounds(tokens.bounds, self.max_tokens)].tolist()
         return [trim(text, start, end) for start, end in itertools.pairwise(edges)]
+
+
+# options of `Index.search` for the modes of a query
+_MODES: dict[str, dict[str, float]] = {
+    "default": {},
+    "mmr": {},
+    "hybrid": {},
+    "text_search": {"dense_weight": 0, "rerank": 0},
+    "sparse": {"dense_weight": 0, "rerank": 0},
+}
 
 
 class RunnelVectorStore(_Named, BasePydanticVectorStore):
@@ -316,14 +326,6 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
         return places
 
 
-# options of `Index.search` for the modes of a query
-_MODES: dict[str, dict[str, float]] = {
-    "default": {},
-    "mmr": {},
-    "hybrid": {},
-    "text_search": {"dense_weight": 0, "rerank": 0},
-    "sparse": {"dense_weight": 0, "rerank": 0},
-}
 # The fields in which LlamaIndex itself keeps a node, and the name of their dict, which the index
 # stores in the metadata, below `LIBRARY`.
 _NAME = "llama_index"
@@ -354,7 +356,9 @@ def _matcher(
     node_ids: Collection[str] | None = None,
     doc_ids: Collection[str] | None = None,
 ) -> Matches:
-    """Return whether a text is of these nodes and source documents, and its metadata fits."""
+    """Return a test of a text: whether it is of these nodes and source documents, and its metadata
+    fits.
+    """
     refuse_when(
         (
             not isinstance(filters, MetadataFilters | None),

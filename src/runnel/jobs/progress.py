@@ -2,9 +2,9 @@
 
 notify, notify_when, inform   a line goes to the log of `runnel`, which a command shows on
                               stderr
-open_progress                 the progress of a piece of work, shown by what the program has set
-                              with `show_progress_with`: the commands' `Meter`; by default
-                              nothing
+open_progress                 the progress of a piece of work. A program says with
+                              `show_progress_with` what shows it, as the commands do with their
+                              `Meter`; by default nothing does
 """
 
 import logging
@@ -19,7 +19,8 @@ Item = TypeVar("Item")
 
 class WorkProgress:
     """The progress of one piece of work: a context, called with what is done and, if it is known,
-    the total, so it can be passed as `progress` to a model's methods. This one shows nothing.
+    the total, so it can be passed as `progress` to a model's methods. This one shows nothing, and
+    needs no `unit`.
     """
 
     def __init__(self, label: str, unit: str) -> None:
@@ -33,7 +34,7 @@ class WorkProgress:
     def __call__(self, done: int, total: int | None = None) -> None: ...
 
     def count(self, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-        """Yield the items, each of which counts as a unit once the next one is asked for."""
+        """Yield the items. Each counts as done when the next one is asked for."""
         for done, item in enumerate(items, start=1):
             yield item
             self(done, total)
@@ -48,7 +49,7 @@ def show_progress_with(show: Callable[[str, str], WorkProgress]) -> None:
 
 
 def open_progress(label: str, unit: str = "tokens") -> WorkProgress:
-    """Return the progress of work that is about to begin; enter it."""
+    """Return the progress of work that is about to begin, for a `with` statement."""
     return _show.get()(label, unit)
 
 

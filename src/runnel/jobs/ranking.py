@@ -25,20 +25,25 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Texts of the queries and candidates of each, by id, and what reads the texts of
-    candidates.
+    """The candidates of queries.
+
+    Attributes:
+        queries: the texts of the queries, by id.
+        ids: the ids of each query's candidates, by the id of the query.
+        read: reads the texts of such candidates, by id.
     """
 
     queries: Mapping[str, str]
     ids: Mapping[str, Sequence[str]]
-    texts: Callable[[Mapping[str, Sequence[str]]], Mapping[str, str]]
+    read: Callable[[Mapping[str, Sequence[str]]], Mapping[str, str]]
 
 
 def read_candidates(
     queries: str, corpus: str, run: str, depth: int | None, shard: Shard | None
 ) -> Candidates:
     """Read queries and their candidates; a shard has the queries whose first candidate is in its
-    part of all candidates.
+    part of all candidates. With 100 candidates of each query, the second of two shards begins at
+    the first query whose candidates begin in the second half of the run.
     """
     query_texts = read_texts(queries)
     candidates = read_run(run, depth)
@@ -106,8 +111,8 @@ def rank_all(
         memory: the folder of documents as the model has read them, their states or vectors; None:
             in RAM.
         remember: whether all candidates are read, and remembered so, before the first ranking.
-            False: the candidates of one query are read at a time. None: if the model can, and
-            nothing is cut.
+            False: the candidates of one query are read at a time. None: if nothing is cut, and the
+            model can or `memory` is given.
         pieces: cuts a document that is read into pieces, which are ranked as NAME#NUMBER.
     """
     from runnel.request import TokenCount
@@ -116,7 +121,7 @@ def rank_all(
     note_resumed(journal, "query")
     done = {row.key for row in journal.rows()}
     remaining = {query: ids for query, ids in task.ids.items() if query not in done}
-    texts = task.texts(remaining)
+    texts = task.read(remaining)
     remembered: Memory | None = None
     truncated = 0
     with open_progress("reading") as progress:

@@ -65,15 +65,15 @@ def add_rms_norm(
     scales: Array,
     scratch: Scratch,
 ) -> None:
-    """Add scale * added to residual; set out = residual / rms(residual) * weight. Call it inside
+    """Add factor * added to residual; set out = residual / rms(residual) * weight. Call it inside
     `numba_math.parallel()`.
 
     Args:
         residual: (T, D) fp32, updated in place.
         added: (T, D) fp32 or bf16 bits (uint16): the block's output.
-        squares: (T, K) fp32: scale of token t is 1 / sqrt(sum(squares[t]) / count + eps), the norm
-            that a Mamba-2 block postpones until after its output projection, which is linear. K =
-            0: scale is 1.
+        squares: (T, K) fp32. A Mamba-2 block leaves its norm until after its output projection,
+            which is linear: the factor of token t is 1 / sqrt(sum(squares[t]) / count + eps). With
+            K = 0 the factor is 1.
         count: how many numbers the sums of squares cover.
         weight: (D,) fp32. eps: of both norms.
         out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (T, Dp) uint8.
@@ -81,7 +81,7 @@ def add_rms_norm(
         scratch: D numbers.
     """
     tokens, width = residual.shape
-    in_bytes = numbers_per_word(address(out)) == 4
+    in_bytes = numbers_per_word(address(out)) == 4  # uint8
     workers = scratch.rows.shape[0]
     for worker in prange(workers):
         normed = shift(address(scratch.rows), worker * scratch.rows.shape[1])

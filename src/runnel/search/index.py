@@ -179,9 +179,9 @@ class Index:
         Args:
             documents: any iterable. A "title" in the metadata is shown with search results if the
                 document has none of its own.
-            progress: called after each step, and while a text is split, with (tokens done, tokens
-                of the documents that were taken so far, or None before the first step and for a
-                recurrent model).
+            progress: called after each step, and while a text is split, with the tokens done and
+                the total. This is of the documents that were taken so far; None before the first
+                step and for a recurrent model.
             on_commit: called when a part of the documents is safe on disk, in the thread that
                 writes while the next part is read.
 
@@ -206,23 +206,30 @@ class Index:
         changes = Changes()
         count = TokenCount(progress)
         stored = self.store.content_hashes()
-        # The writer has one thread, which commits a batch while this one reads the next. `written`
-        # is the commit that was begun last, at first one of nothing.
+        # The writer has one thread, which commits a batch while this one reads the next. `commit`
+        # is the one that was begun last, at first one of nothing.
         with ThreadPoolExecutor(1) as writer:
-            written: Future[None] = writer.submit(lambda: None)
+            commit: Future[None] = writer.submit(lambda: None)
             rows = self.encoder.new_rows(documents, stored, changes.failed, changes.unchanged)
             for batch in batches(rows, self.encoder.batch_documents):
                 replaced = [row.id for row in batch if row.id in stored]
                 if replaced:
-                    written.result()  # waits for the commit, so that reads see it
-                old = self.store.documents(replaced, saved=True)
-                saved = [old[row.id].saved if row.id in old else None for row in batch]
-                new = self.encoder.encode(batch, saved, count.part(totals=True))
+                    commit.result()  # waits for it, so that the earlier versions are read from it
+                earlier = self.store.documents(replaced, saved=True)
+                # the states of the model from which reading goes on in longer texts
+                states = [earlier[row.id].saved if row.id in earlier else None for row in batch]
+                new = self.encoder.encode(batch, states, count.part(totals=True))
                 changes.count(new, stored)
-                written.result()
-                written = writer.submit(self._write, new, on_commit)
-            written.result()
+                commit.result()
+                commit = writer.submit(self._write, new, on_commit)
+            commit.result()
         return changes
+
+    def _write(self, new: EncodedDocuments, on_commit: OnCommit | None) -> None:
+        if new.documents:
+            commit = self.store.commit(new.documents, new.passages, [])
+            if on_commit is not None:
+                on_commit(commit)
 
     def add_files(
         self,
@@ -267,7 +274,8 @@ class Index:
         changes = self._add(rows, progress, on_commit)
         scan.finish(roots, stored, set(map(str, files)))
         self.finish_files(changes, scan, prune=prune)
-        if hashes is not None:  # documents that the encoder refused, such as empty files
+        # Files whose text the encoder refused are not read again while they stay as they are.
+        if hashes is not None:
             hashes.failures |= {
                 name: hashes.current[name] for name in changes.failed.keys() & hashes.current.keys()
             }
@@ -303,12 +311,6 @@ class Index:
         """Merge small pieces and update search structures; useful after many changes."""
         self.store.optimize()
 
-    def _write(self, new: EncodedDocuments, on_commit: OnCommit | None) -> None:
-        if new.documents:
-            commit = self.store.commit(new.documents, new.passages, [])
-            if on_commit is not None:
-                on_commit(commit)
-
     def search(
         self,
         query: str,
@@ -325,17 +327,18 @@ class Index:
         timings: dict[str, float] | None = None,
         progress: Progress | None = None,
     ) -> list[Hit]:
-        """Return the best documents for a query, each with the sentences that answer it. If every
-        document has sentences with probabilities, its best one orders the documents; else they
-        are ordered by `Hit.score`.
+        """Return the best documents for a query, each with the sentences that answer it.
+
+        If every document has sentences with probabilities, documents are ordered by their best
+        sentence, else by `Hit.score`.
 
         Args:
             where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=":
                 2020}}.
             among: ids of the documents to search (default: all); unknown ids are ignored, and a
                 text is one id.
-            of_file: whether the documents of a file (`Hit.source`) may be results and copies;
-                default: of every file.
+            of_file: whether the documents of a file (`Hit.source`) may be results, or be named as
+                copies of a result; default: of every file.
             dense_weight: of dense ranks, relative to 1 for lexical ranks (default: 1 for a model
                 that scores sentence vectors, such as pocket, and 0.2 for others; docs/search.md).
                 0: words alone; math.inf: meaning alone.

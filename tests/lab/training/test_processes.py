@@ -42,7 +42,7 @@ def kill_at_nine(numbers):
 def few(monkeypatch):
     """The first 2 examples are made here, others 2 at a time in two processes."""
     monkeypatch.setattr(processes, "CHUNK", 2)
-    monkeypatch.setattr(processes, "ALONE", 1)
+    monkeypatch.setattr(processes, "CHUNKS_ALONE", 1)
     monkeypatch.setattr(processes, "cores", lambda: 2)
 
 
@@ -60,7 +60,7 @@ def test_rows_of_several_processes_are_those_of_one(tmp_path, monkeypatch, few):
     model = tiny_model(tmp_path / "model")
     made = examples(9, sentences=(30, 31))
     several = SentenceData.write(tmp_path / "b.arrow", model, made, tokens=(40, 90), seed=1)
-    monkeypatch.setattr(processes, "ALONE", 99)
+    monkeypatch.setattr(processes, "CHUNKS_ALONE", 99)
     SentenceData.write(tmp_path / "a.arrow", model, made, tokens=(40, 90), seed=1)
     one, other = (Dataset.from_file(str(tmp_path / f"{name}.arrow"))[:] for name in "ab")
     assert one == other
@@ -68,7 +68,7 @@ def test_rows_of_several_processes_are_those_of_one(tmp_path, monkeypatch, few):
         patch.setattr(ItemMaker, "read", None)
         patch.setattr(ItemMaker, "encode_query", None)
         assert [item.tokens for _, item in map(several.__getitem__, range(9))] == one["tokens"]
-    monkeypatch.setattr(processes, "ALONE", 1)
+    monkeypatch.setattr(processes, "CHUNKS_ALONE", 1)
     bad = [*made, Evidence("cat", "", (), "x19")]
     with pytest.raises(InputError, match="evidence example x19: "):
         SentenceData.write(tmp_path / "bad.arrow", model, bad)
@@ -146,7 +146,7 @@ import logging
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     PartialState(cpu=True, timeout=timedelta(seconds=20))  # of all but the wait for data
-    processes.ALONE, processes.cores = 1, lambda: 2
+    processes.CHUNKS_ALONE, processes.cores = 1, lambda: 2
     make_rows, slow = tables.make_rows, float(sys.argv[1])
     save_rng_state = Trainer._save_rng_state
 

@@ -52,8 +52,8 @@ class Stored(StoredShape):
     mapping: tuple[int, int] | None = None
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Self:
-        """Return what `change` makes of the tensor, not read yet. It keeps `mapping` for a `change`
-        that returns a view; other memory is outside of the mapping, so `_give_back` does nothing.
+        """Return what `change` makes of the tensor, not read yet. `mapping` stays, for a `change`
+        that returns a view.
         """
         return replace(self, shape=shape, read=lambda: change(self.read()))
 
@@ -86,13 +86,17 @@ def from_tensors(
         mapping = next(((first, last) for first, last in mapped if first <= at < last), None)
         # Kernels need each number at an address that is a multiple of its size.
         read = tensor.clone if at % tensor.itemsize else lambda: tensor
-        return Stored(tuple(tensor.shape), origin, read, tensor.dtype, mapping=mapping)
+        return Stored(
+            shape=tuple(tensor.shape), file=origin, read=read, dtype=tensor.dtype, mapping=mapping
+        )
 
     return {name: stored(tensor) for name, tensor in tensors.items()}
 
 
 def open_file(path: Path) -> dict[str, Stored]:
-    """Return every tensor of a weights file by its name in the file, without reading any."""
+    """Return every tensor of a weights file by its name in the file. The file is mapped: numbers
+    are read when they are used.
+    """
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
@@ -109,7 +113,8 @@ def open_file(path: Path) -> dict[str, Stored]:
         KeyError,
     ) as error:
         raise damaged_weights(path, error) from error
-    if isinstance(content, dict):  # EmbeddingRWKV, a published RWKV-7, has a list of numbers
+    # Lists of whole numbers become tensors: EmbeddingRWKV, a published RWKV-7, has one.
+    if isinstance(content, dict):
         lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
         whole_numbers = {
             key

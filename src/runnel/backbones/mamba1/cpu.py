@@ -70,9 +70,9 @@ class Mamba1Cpu(CpuStep):
         sequences = Sequences(cu_seqlens, read_rows, write_rows)
         group = tiles_per_item(len(read_rows), c.inner_size // LANES)  # tiles of a work item
         stream = self._stream(hidden, c.norm_eps)
-        projected = self._numbers("projected", tokens, 2 * c.inner_size)
-        x, dt, y = (self._numbers(name, tokens, c.inner_size) for name in ("x", "dt", "y"))
-        low_rank = self._numbers("low rank", tokens, c.dt_rank + 2 * c.state_size)
+        projected = self._outputs("projected", tokens, 2 * c.inner_size)
+        x, dt, y = (self._outputs(name, tokens, c.inner_size) for name in ("x", "dt", "y"))
+        low_rank = self._outputs("low rank", tokens, c.dt_rank + 2 * c.state_size)
         gated = self._inputs("gated", tokens, c.inner_size, self._groups) if self._int8 else y
         for layer, block in enumerate(self._blocks):
             # 2. norm and input projection, then the convolution

@@ -186,7 +186,7 @@ class ScanWeights(NamedTuple):
 def conv_silu(
     projection: Array,
     weights: Array,
-    taps: tuple[int, ...],
+    tap_numbers: tuple[int, ...],
     pool: Array,
     layer: int,
     sequences: Sequences,
@@ -199,7 +199,7 @@ def conv_silu(
     Args:
         projection: (T, W) fp32 or bf16.
         weights: (w+1, Di) fp32: taps, the last one for the present token, then the bias.
-        taps: (0, .. w-1), a tuple so that the code is compiled for this w.
+        tap_numbers: (0, .. w-1), a tuple so that the code is compiled for this w.
         pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; the rows in
             `write_rows` are updated.
         out: (T, Di), dtype of `projection`.
@@ -209,7 +209,7 @@ def conv_silu(
     cu, reads, writes = sequences
     channels = out.shape[1]
     stride = projection.shape[1]
-    back = len(taps) - 1
+    back = len(tap_numbers) - 1  # the earlier inputs that an output needs
     S = len(reads)
     items = S * ceil_div(channels, group * LANES)
     for worker in prange(scratch.rows.shape[0]):
@@ -222,16 +222,29 @@ def conv_silu(
             continues = reads[s] >= 0
             old = place_in_pool(pool, max(reads[s], 0), layer, first)
             source = shift(address(projection), first)
-            w = shift(address(weights), first)
+            own_weights = shift(address(weights), first)
             for t in range(cu[s], cu[s + 1], _TOKENS):
                 tokens = min(_TOKENS, cu[s + 1] - t)
                 here = shift(source, t * stride)
                 target = shift(address(out), t * channels + first)
-                # channels, and the distance between rows of the inputs: the same here
+                # The number of channels is given twice: it is also the distance of the rows of
+                # `past`. First the inputs before the block, which are in the sequence or, at its
+                # begin, in its old state; then the outputs of the block.
                 history(here, stride, width, width, t - cu[s], back, old, continues, past)
                 convolve(
-                    here, stride, width, width, tokens, past, w, channels, taps, target, channels
+                    here,
+                    stride,
+                    width,
+                    width,
+                    tokens,
+                    past,
+                    own_weights,
+                    channels,
+                    tap_numbers,
+                    target,
+                    channels,
                 )
+            # the last inputs of the sequence are its new state
             if writes[s] >= 0:
                 length = cu[s + 1] - cu[s]
                 new = place_in_pool(pool, writes[s], layer, first)

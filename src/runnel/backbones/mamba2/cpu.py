@@ -71,7 +71,7 @@ class Mamba2Cpu(CpuStep):
         stream = self._stream(hidden, c.norm_eps)
         # so that rows begin on cache lines
         width = round_up(c.projection_size, LINE // self._dtype.itemsize)
-        projected = self._numbers("projected", tokens, width)
+        projected = self._outputs("projected", tokens, width)
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._tensor("squares", tokens, c.num_heads).numpy()
         rows = int(plan.row[-1])  # of all chunks together, each rounded up to whole blocks

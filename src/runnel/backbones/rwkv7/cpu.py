@@ -264,13 +264,13 @@ class Rwkv7Cpu(CpuStep):
                 slots[:3], as_array(slots[:3]), np.empty((3, tokens, 0), np.float32)
             )
         return _Work(
-            out=self._numbers("out", tokens, c.hidden_size),
-            v_first=self._numbers("v_first", tokens, c.hidden_size),
+            out=self._outputs("out", tokens, c.hidden_size),
+            v_first=self._outputs("v_first", tokens, c.hidden_size),
             r=Activations.of(slots[3]),
             k=Activations.of(slots[0]),
             v=Activations.of(slots[1]),
             middle=middle,
-            low=self._numbers("low", tokens + TILE_ROWS, self._ranks),
+            low=self._outputs("low", tokens + TILE_ROWS, self._ranks),
             mixed=mixed,
             gated=gated,
             squared=squared,

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Markers, PlainForm
 from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import BlockBackbone, RMSNorm, apply_linear, as_weight
+from runnel.backbones.layers import BlockBackbone, RMSNorm, apply_linear, to_weight_dtype
 from runnel.ops.mlstm import mlstm
 from runnel.ops.mlstm.torch import CHUNK
 
@@ -131,9 +131,9 @@ class MlstmLayer(nn.Module):
     ) -> tuple[Tensor, MlstmState]:
         """u (T, D) and the state -> out (T, D) in the weights' dtype and the new state in u's."""
         heads = (self.config.num_heads, -1)
-        low = as_weight(self.q, u)
+        inputs = to_weight_dtype(self.q, u)
         q, k, v = (
-            apply_linear(layer, low).unflatten(-1, heads) for layer in (self.q, self.k, self.v)
+            apply_linear(layer, inputs).unflatten(-1, heads) for layer in (self.q, self.k, self.v)
         )
         y, state = mlstm(
             q,
@@ -145,7 +145,7 @@ class MlstmLayer(nn.Module):
             state,
             eps=self.config.cell_eps,
         )
-        y = torch.sigmoid(apply_linear(self.ogate_preact, low)) * self.multihead_norm(y)
+        y = torch.sigmoid(apply_linear(self.ogate_preact, inputs)) * self.multihead_norm(y)
         return apply_linear(self.out_proj, y), state
 
 
@@ -163,7 +163,7 @@ class FeedForward(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u (T, D) -> (T, D) in the weights' dtype."""
-        u = as_weight(self.proj_up, u)
+        u = to_weight_dtype(self.proj_up, u)
         return apply_linear(
             self.proj_down,
             F.silu(apply_linear(self.proj_up_gate, u)) * apply_linear(self.proj_up, u),
@@ -201,12 +201,12 @@ class Xlstm(BlockBackbone[XlstmLayer]):
     architecture = "xlstm"
     title = "xLSTM"
     config_class = XlstmConfig
-    matrices = (
+    matrices = (  # names of weights, or ends of names in each layer
         "embeddings.weight",
         *(f".mlstm_layer.{name}.weight" for name in ("q", "k", "v", "ogate_preact", "out_proj")),
         *(f".ffn.{name}.weight" for name in ("proj_up_gate", "proj_up", "proj_down")),
     )
-    plain = PlainForm("mlstm", chunk=CHUNK, copies=5)  # copies as measured
+    plain = PlainForm("mlstm", chunk=CHUNK, copies=5)  # of a chunk's tensors, as measured
     model_types = ("xlstm",)
     # The config forces a begin marker. The config's end marker, 2, is "!" in this vocabulary: 0 is
     # used instead.
@@ -230,7 +230,8 @@ class Xlstm(BlockBackbone[XlstmLayer]):
             + 4 * c.qk_size  # q and k, each also in the order of chunks
             + 4 * c.v_size  # v, o, y, gated y
             + 4 * c.ffn_size  # proj_up_gate, proj_up, silu, their product
-            + 72 * c.num_heads  # 64: weights of the tokens of a chunk; 8: i, f and their sums
+            # weights of the tokens of a chunk; i, f and their sums
+            + (CHUNK + 8) * c.num_heads
             + 32  # ids and indices, rounded up
         )
 

@@ -6,10 +6,14 @@ from which it is evaluated.
 
     find_sets   the sets of a task: `_sets_of` a folder in one of the forms, `_inside` a folder of
                 such folders, or one BEIR folder or file of judgments
-    forms       `_msmarco`; the pairs of LoCoV0: `_scrolls`, a set as SCROLLS publishes it, and
-                `_qasper` with `_papers`, the papers of Qasper; `_hub` with `_tables`, a data set of
-                the hub
     _write      writes the BEIR folder of a set
+
+The benchmarks, the form of their folders, and what reads it:
+
+    MS MARCO              the files that its authors publish    `_msmarco`
+    LoCoV0, of SCROLLS    validation.jsonl of each set          `_scrolls`, then `_write_pairs`
+    LoCoV0, of Qasper     the papers of its test split          `_qasper`, `_papers`, `_write_pairs`
+    NanoBEIR, LongEmbed   a data set of the hub, as tables      `_tables`, `_hub`, `_write_hub`
 
 Source: Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et al., LongEmbed, 2024,
 3.2; Craswell et al., 2020 and 2021.
@@ -132,8 +136,8 @@ def _sets_of(folder: Path) -> list[Set]:
     if sets := _msmarco(folder):
         return sets
     # the validation split: SCROLLS does not publish the outputs of its test split
-    if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= _columns([rows]):
-        return [Set(name, partial(_write_pairs, name=name, read=partial(_scrolls, rows)), _NDCG)]
+    if (file := find(folder, "validation.jsonl")) and {"input", "output"} <= _columns([file]):
+        return [Set(name, partial(_write_pairs, name=name, read=partial(_scrolls, file)), _NDCG)]
     if papers := _qasper(folder):
         return [
             Set(
@@ -149,6 +153,11 @@ def _sets_of(folder: Path) -> list[Set]:
 
 
 def _inside(folder: Path) -> list[Set]:
+    """Return the sets of all folders in a folder.
+
+    Raises:
+        InputError: some of these are sets, and others have no known form.
+    """
     inside = {}
     for part in sorted(folder.iterdir()):
         if part.is_dir() and not part.name.startswith("."):
@@ -167,6 +176,7 @@ def _is_beir(folder: Path) -> bool:
 
 
 def _ready(source: TaskFiles, metrics: tuple[str, ...] = METRICS) -> Set:
+    """Return a set whose files exist."""
     return Set(source.name, lambda _: source, metrics)
 
 
@@ -198,11 +208,10 @@ def _write_pairs(
     )
 
 
-def _scrolls(rows: Path) -> Iterator[tuple[str, str]]:
-    return (
-        (text_of(row, "input", where), text_of(row, "output", where))
-        for where, row in read_rows([rows])
-    )
+def _scrolls(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the document and the query of each row."""
+    for where, row in read_rows([file]):
+        yield text_of(row, "input", where), text_of(row, "output", where)
 
 
 def _qasper(folder: Path) -> list[Path]:
@@ -216,9 +225,12 @@ def _qasper(folder: Path) -> list[Path]:
 
 
 def _papers(files: list[Path], kind: str) -> Iterator[tuple[str, str]]:
-    released = ((f"{files[0]}, paper {name}", row) for (name,), row in read_values(files[0], 1))
-    for where, row in released if files[0].suffix == ".json" else read_rows(files):
-        row = expect_object(row, where)
+    """Yield the text of each paper, and its "title" or "abstract" (`kind`) as the query."""
+    papers: Iterable[tuple[str, Any]] = read_rows(files)
+    if files[0].suffix == ".json":  # as it was released
+        papers = ((f"{files[0]}, paper {name}", row) for (name,), row in read_values(files[0], 1))
+    for where, paper in papers:
+        row = expect_object(paper, where)
         yield paper_text(row, where), text_of(row, kind, where)
 
 
@@ -228,8 +240,17 @@ def _hub(
     queries: dict[str, list[Path]],
     judged: dict[str, list[Path]],
 ) -> list[Set]:
-    """Return the sets of a data set of the hub: that of its split "test"; without one, the sets of
-    all splits that have texts of their own.
+    """Return the sets of a data set of the hub.
+
+    One corpus with judgments of a split "test" is one set. Otherwise each split of the judgments is
+    a set, with texts of its own if there are several. A set of LongEmbed's synthetic ones has rows
+    of several lengths, and becomes a set for each length.
+
+    Args:
+        corpus, queries, judged: the files of each split, as from `_tables`.
+
+    Raises:
+        InputError: several splits have judgments, and one of them has no texts.
     """
     splits = ["test"] if "test" in judged and len(corpus) == 1 else list(judged)
     if len(splits) > 1 and not set(splits) <= corpus.keys() & queries.keys():
@@ -242,21 +263,17 @@ def _hub(
         files = [
             table.get(split) or next(iter(table.values())) for table in (corpus, queries, judged)
         ]
-        own = name if len(splits) == 1 else split
+        set_name = name if len(splits) == 1 else split
         lengths = dict.fromkeys(
             read_row(_Length, row, where).context_length for where, row in read_rows(files[1])
         )
         for length in lengths:
-            label = own if length is None else f"{own}-{length}"
-            sets.append(
-                Set(
-                    label,
-                    partial(_write_hub, name=label, files=files, length=length),
-                    # LongEmbed's synthetic sets, where one document is right: its accuracy
-                    _NDCG if length is None else ("nDCG@1",),
-                    "" if length is None else own,
-                )
-            )
+            label = set_name if length is None else f"{set_name}-{length}"
+            write = partial(_write_hub, name=label, files=files, length=length)
+            if length is None:
+                sets.append(Set(label, write, _NDCG))
+            else:  # one document is right, so nDCG@1 is the accuracy
+                sets.append(Set(label, write, ("nDCG@1",), group=set_name))
     return sets
 
 
@@ -291,8 +308,9 @@ def _columns(files: Iterable[Path]) -> set[str]:
 
 
 def _tables(folder: Path, *names: str) -> dict[str, list[Path]]:
-    """Return the files of a table by split: NAME/SPLIT-00000-of-00001.parquet, NAME/SPLIT.jsonl or
-    NAME.jsonl.
+    """Return the files of a table by split, of the first of its `names` that the folder has:
+    NAME/SPLIT-00000-of-00001.parquet or NAME/SPLIT.jsonl. A single file, NAME.jsonl or
+    NAME.parquet, is the only split, with the name of the table.
     """
     for name in names:
         if (file := find(folder, f"{name}.jsonl")) or (file := find(folder, f"{name}.parquet")):

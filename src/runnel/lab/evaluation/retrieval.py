@@ -380,7 +380,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
             query: ranked(run[query])[: system.depth] for query in task.queries if query in run
         }
         settings |= {"candidates": file_digest(str(path)), "remember": system.remember}
-    # `Candidates.texts` is called with the candidates whose texts are wanted
+    # `Candidates.read` is called with the candidates whose texts are wanted
     documents = Candidates(task.queries, candidates, partial(_CorpusTexts, task.corpus))
     # The journal compares these settings with those of earlier work before the model is loaded, and
     # in `begin` all of them, with the model's fingerprint.

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 CHUNK = 32  # examples in one call
 # Chunks that this process works on alone. Only if there are more, other processes are started,
 # which takes seconds.
-ALONE = 32
+CHUNKS_ALONE = 32
 _PATIENCE = timedelta(days=365)  # how long other processes wait: preparing data may take very long
 
 
@@ -43,7 +43,7 @@ def in_processes(
     """
     rest = iter(items)
     chunks = iter(lambda: list(islice(rest, CHUNK)), [])
-    for chunk in islice(chunks, ALONE):
+    for chunk in islice(chunks, CHUNKS_ALONE):
         yield chunk, function(chunk)
     waiting: deque[tuple[list[Item], Future[Result]]] = deque()
     try:
@@ -62,7 +62,9 @@ def in_processes(
         ) from error
 
 
-_function: Callable[[Any], Any]  # in a worker process, the function to call
+# The function to call in a worker process: `_start` sets it once, so that it is not pickled with
+# each chunk.
+_function: Callable[[Any], Any]
 
 
 def _start(function: Callable[[Any], Any]) -> None:
@@ -86,8 +88,8 @@ def _call(chunk: list[Any]) -> Any:
 
 @contextmanager
 def writers_first(state: PartialState) -> Iterator[None]:
-    """Let one process of each machine run the block first, however long it takes, and the other
-    processes after these have finished.
+    """Let all processes run the block: first one of each machine, which writes files, however long
+    it takes; then, when it has finished, the others, which find the files.
 
     The limit of other collective operations (10 minutes on GPUs) does not count here. If a process
     ends, processes that wait for it fail at once.

@@ -12,8 +12,8 @@ Form     the encoder with one set of upper layers; all forms share the lower one
 
 `read_blocks` reads for the sentence retriever (`VectorScorer` and `Judging`), and `read_passages`
 pools what it reads for the embedder (`PassageReader`). Other texts of an embedder
-(`Embedder.encode`), and all texts of recurrent models, are read by an `Engine`, where threads share
-the steps of short texts.
+(`Embedder.encode`), and all texts of recurrent language models, are read by an `Engine`, where
+threads share the steps of short texts.
 
 T  tokens of a row      n  tokens of a block      D  width of the hidden vectors
 """
@@ -71,12 +71,13 @@ def read_blocks(
     ):
         ids = np.concatenate([block for _, block in step], dtype=np.int64)
         edges = np.cumsum([0, *(len(block) for _, block in step)])
-        if model.backbone.recurrent:
-            firsts = [number for number, (start, _) in enumerate(step) if start == 0]
-            if firsts[:1] == [0]:  # the first block begins a row
+        if model.backbone.recurrent:  # an encoder with mixers: it reads rows, not single blocks
+            begins_row = [number for number, (start, _) in enumerate(step) if start == 0]
+            if begins_row[:1] == [0]:  # nothing of the row of the step before is left
                 state = None
-            bounds = edges[np.unique([0, *firsts, len(step)])]
-            hidden, state = model.backbone.step_rows(ids, bounds, state)
+            # where each row, or its part in this step, begins and ends
+            row_edges = edges[np.unique([0, *begins_row, len(step)])]
+            hidden, state = model.backbone.step_rows(ids, row_edges, state)
         else:
             hidden = model.backbone.step_forms(ids, edges, forms)
         if count is not None:
@@ -107,7 +108,8 @@ def read_passages(
             start, hidden = next(blocks)
             if request.take is not None:
                 request.take(start, hidden)
-            first = hidden[:, : model.backbone.hidden_size]
-            weights = weight[request.ids[start : start + len(first)]]
-            reading.add(len(first), *reading.part(start, first, weights))
+            pooled = hidden[:, : model.backbone.hidden_size]  # those of the first form
+            weights = weight[request.ids[start : start + len(pooled)]]
+            # `part`: the hidden vectors and the sums that the request wants of these tokens
+            reading.add(len(pooled), *reading.part(start, pooled, weights))
         yield reading.result()

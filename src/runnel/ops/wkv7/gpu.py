@@ -7,7 +7,8 @@ For each head, with its state M (K, V):
     M_t = diag(exp w_t) M_{t-1} + b_t (a_t^T M_{t-1}) + k_t v_t^T
     o_t = M_t^T r_t
 
-That package has the same state, w (the logarithm of the decay), a and b.
+flash-linear-attention has the same state, w (the logarithm of the decay), a and b, so nothing is
+converted.
 
 Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32; it
 has no backward pass. Longer sequences, and inputs with gradients, use its chunked kernel, whose
@@ -39,7 +40,9 @@ def wkv7_gpu(
     cu: Tensor,
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
+    """See `runnel.ops.wkv7`: r, w, k, a and b (T, H, K), v (T, H, V), cu (S+1,) int64 on the CPU
+    and state (S, H, K, V) -> o (T, H, V) and the new state.
+    """
     inputs = (r, w, k, v, a, b)
     form = _form(inputs, cu, state)
     if form == "torch":
@@ -86,13 +89,14 @@ def _form(
     gradients = wants_gradients(*inputs, state)
     if not gradients and (cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT):
         return "recurrent"
-    what = f"float32 gradients and sequences of more than {_RECURRENT} tokens"
-    why = "the GPU kernels round to tf32"
     v = inputs[3]
+    if v.dtype == torch.bfloat16 and (not gradients or v.shape[2] >= _LEAST_VALUES):
+        return "chunk"
     if v.dtype == torch.bfloat16:
-        if not gradients or v.shape[2] >= _LEAST_VALUES:
-            return "chunk"
-        what = f"gradients of heads of less than {_LEAST_VALUES} columns"
+        what = f"gradients of heads with values of less than {_LEAST_VALUES} numbers"
         why = "the GPU kernels do not compile for them"
+    else:
+        what = f"gradients and sequences of more than {_RECURRENT} tokens that are not in bfloat16"
+        why = "the GPU kernels round to tf32"
     say_once(f"wkv7: plain torch for {what}, because {why}")
     return "torch"

@@ -92,6 +92,9 @@ def read_xml(decoded: Decoded) -> DocumentText:
 
 
 def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
+    """Read values in order, each with its name and level. XML has become values before (`_value`),
+    so both formats are read alike.
+    """
     canonical = Canonical(decoded.warning)
     waiting: list[tuple[str | None, Value, int]] = [
         ("", value, 1)

@@ -56,7 +56,12 @@ class Ocr:
         return shlex.split(self.command)
 
     def read(self, png: bytes) -> str:
-        """Return the text of a picture; ReadError with what the command did ("it failed: ...")."""
+        """Return the text of a picture.
+
+        Raises:
+            ReadError: the command failed: with its exit code and last line, or what kept it from
+                ending.
+        """
         with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
             image = Path(folder) / "page.png"
             image.write_bytes(png)
@@ -72,7 +77,9 @@ class Ocr:
         raise ReadError(f"it failed: {problem}")
 
     def _run(self, words: list[str]) -> tuple[int, bytes, bytes]:
-        """Run the command in a group of processes of its own, which ends with it."""
+        """Run the command in a group of processes of its own, which is killed if the command does
+        not end in time. Return its exit code, its output, and what it wrote to stderr.
+        """
         process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
