@@ -9,7 +9,7 @@ training. It looks at a document twice (`models/pocket/looks.py`):
                   these together with the query; and it says how probable it is that the document
                   answers at all
 
-    first.scores  = plain + shares of titles
+    first.scores  = plain + from_codes + shares of titles
     second.scores = first.scores + judged + from_titles, and if the model is calibrated, these sums
                     mapped to logits of the probability that the sentence answers
 
@@ -41,10 +41,13 @@ class FirstLook:
     query: np.ndarray  # (Q,) the token ids of the query, without those of its begin and end
     document: SentenceVectors
     plain: np.ndarray  # (S,) float32 scores of `VectorScore`; -inf for a sentence without a token
-    scores: np.ndarray  # (S,) float32: `plain` with the shares of titles; -inf also for asides
+    from_codes: np.ndarray  # (S,) float32: what codes of the query add (`models/pocket/codes.py`)
+    # (S,) float32: `plain` with what codes and titles add; -inf also for asides
+    scores: np.ndarray
     # (4,) numbers by which the document is judged (`first_look` in `models/pocket/looks.py`): its
     # best score, the mean of its best cosines, the share of the query's idf in it, its length
     facts: np.ndarray
+    lacking: float  # how much of the query's codes the document does not have, from 0 to 1
     nearness: float  # added to `scores` to compare them with the scores of other documents
 
 

@@ -313,8 +313,9 @@ class SentenceRetriever:
 
         The first is the score of an average sentence; the others are what meaning, words, words
         shared with the best sentences, neighbors and length add to it (Shapley values). A model
-        with a second look adds what that says, what a question or heading above the sentence passes
-        on, and what the whole document changes: whether it answers at all.
+        with a second look adds a code of the query that the sentence has, what the second look
+        says, what a question or heading above the sentence passes on, and what the whole document
+        changes: whether it answers at all.
 
         Args:
             document: from `remember`, or as it was scored by this model for this query.
@@ -335,12 +336,15 @@ class SentenceRetriever:
             # see `models/scored.py`: `plain` is a score without the shares of titles, `judged` what
             # the second look adds to a sentence, `from_titles` what titles pass on of that
             judged = float(second.judged[index])
-            titles = float(first.scores[index] - first.plain[index] + second.from_titles[index])
+            codes = float(first.from_codes[index])
+            own = float(first.plain[index]) + codes
+            titles = float(first.scores[index] + second.from_titles[index]) - own
+            summands |= {"code of the query": codes} if codes else {}
             summands |= {
                 "second look": judged,
                 "question or heading above": titles,
                 # all that is left of the final score
-                "document": float(scored.scores[index] - first.plain[index]) - (judged + titles),
+                "document": float(scored.scores[index]) - (own + judged + titles),
             }
         return summands
 

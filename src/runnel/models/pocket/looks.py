@@ -19,8 +19,8 @@ such set is a form (`steps.py`): "judge", "pair", and "texts" for texts read alo
 The scores of a sentence, each computed from those above it:
 
     plain          of `VectorScorer.look`
-    first look     plain + a share of the title above it; a title loses `_TITLE_LOSS`, an aside has
-                   no score
+    first look     plain + `_CODE` for a code of the query (`codes.py`) + a share of the title above
+                   it; a title loses `_TITLE_LOSS`, an aside has no score
     judge score    of the judge layers, if the sentence is read again
     pair score     of the pair layers and the cosine, if the sentence is read again
     judged         judge score + pair score; all sentences that are not read again have one low
@@ -50,6 +50,7 @@ import numpy as np
 
 from runnel.batching import top
 from runnel.models.model import Model
+from runnel.models.pocket.codes import MetCodes
 from runnel.models.pocket.heads import Judge, PairJudge, normalize
 from runnel.models.pocket.layout import longest_block
 from runnel.models.pocket.lexical import COLUMNS
@@ -79,6 +80,10 @@ _TITLE_LOSS = 1.0  # subtracted from the score of a title, because its answer is
 # other scores, and the cosine that changes nothing.
 _ALONE = 8.0
 _USUAL = 0.4
+# What is added to the score of the only sentence with a code of the query, and subtracted from the
+# logit that a document answers which has it nowhere.
+_CODE = 10.0
+_LACKING = 2.0
 # The logit of a sentence's probability is fitted on sentences of the head's own calibration
 # documents. Of documents of other kinds the best sentences answer more often than it says, so the
 # logit gets this slope and offset (docs/pocket.md, "What a probability is worth").
@@ -122,6 +127,7 @@ def first_look(
     plain: np.ndarray,
     cosines: np.ndarray,
     features: np.ndarray,
+    codes: MetCodes,
     judge: Judge | None,
 ) -> FirstLook:
     """Return the first look at a document. If a judge follows, titles pass a share of their scores
@@ -135,13 +141,15 @@ def first_look(
         plain: (S,) float32 the scores of `VectorScore`, -inf for a sentence without a token.
         cosines: (n,) of the query and each of the n sentences with a token; features: (n, F) of
             these.
+        codes: where the document has the codes of the query, for a judge.
     """
     scores = plain
+    from_codes = (_CODE * codes.shares).astype(np.float32)
     if judge is not None:
         kinds = document.kinds
-        passed = (
-            plain + _LEAD * leads(plain, kinds) - _TITLE_LOSS * np.isin(kinds, (*TITLES, LABEL))
-        )
+        own = plain + from_codes
+        loss = _TITLE_LOSS * np.isin(kinds, (*TITLES, LABEL))
+        passed = own + _LEAD * leads(own, kinds) - loss
         scores = np.where(kinds == ASIDE, -np.inf, passed).astype(np.float32)
     facts = np.zeros(FACTS)
     if len(cosines):
@@ -149,7 +157,7 @@ def first_look(
         length = np.log1p(len(cosines)) / _LONG
         facts[:] = plain.max(), nearest, features[0, _DOCUMENT_IDF], length
     nearness = 0.0 if judge is None else float(facts.astype(np.float32) @ judge.near)
-    return FirstLook(query, document, plain, scores, facts, nearness)
+    return FirstLook(query, document, plain, from_codes, scores, facts, codes.lacking, nearness)
 
 
 def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -415,7 +423,7 @@ class Judging:
             scores = (sums + look.nearness).astype(np.float32)
             return SecondLook(scores, None, known, judged, judge_scores, from_titles)
         facts = facts_with_judged(look.facts, judge_scores, floor).astype(np.float32)
-        answers = float(self.head.document(facts)[0])
+        answers = float(self.head.document(facts)[0]) - _LACKING * look.lacking
         factor, summand = self.head.calibration.tolist()
         inside = factor * sums + summand
         # p = sigmoid(inside) * sigmoid(answers), here its logarithm `both`. Its logit, before slope

@@ -16,7 +16,7 @@ S  sentences of a document      D  width of the vectors      n  documents, or se
 F  lexical features of a sentence
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
 from typing import cast
@@ -30,6 +30,7 @@ from runnel.errors import InputError
 from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.memory import Memory, StatePrecision
 from runnel.models.model import Model
+from runnel.models.pocket.codes import Code, find_codes, meet_codes
 from runnel.models.pocket.heads import VectorRelevance, VectorScore, normalize
 from runnel.models.pocket.layout import lay_out, longest_block
 from runnel.models.pocket.lexical import FEATURES, WordTable, sentence_features, static_bm25
@@ -50,6 +51,7 @@ class VectorQuery:
     ids: np.ndarray  # int32, without markers and prompt
     vector: np.ndarray  # (D,) for sentences
     text_vector: np.ndarray  # (D,) for passages and whole documents
+    codes: Sequence[Code] = ()
 
 
 class VectorScorer:
@@ -102,7 +104,7 @@ class VectorScorer:
             total = total + weights[start : start + len(hidden)] @ hidden
         mean = (total / weights.sum(dtype=np.float64)).astype(np.float32)
         vectors = normalize(mean.reshape(-1, backbone.hidden_size))
-        return VectorQuery(encoded.ids, vectors[-1], vectors[0])
+        return VectorQuery(encoded.ids, vectors[-1], vectors[0], find_codes(query))
 
     def read(
         self, documents: Iterable[SentenceTokens], progress: Progress | None = None
@@ -177,7 +179,8 @@ class VectorScorer:
         plain[full] = self._head(query.vector, vectors, features)
         cosines = vectors @ query.vector
         judge = None if self.judging is None else self.judging.head
-        first = first_look(query.ids, document, plain, cosines, features, judge)
+        codes = meet_codes(query.codes, document.text, document.spans)
+        first = first_look(query.ids, document, plain, cosines, features, codes, judge)
         return Scored(document.text, document.spans, first.scores, document.kinds, first)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:

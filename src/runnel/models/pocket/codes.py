@@ -1,0 +1,104 @@
+"""Codes of a query: error codes, part numbers, versions.
+
+The vectors of "E1137" and "E1107" hardly differ, and a tokenizer makes other pieces of "E-1137"
+than of "E1137". So codes are looked for in the text itself, in the forms in which people write
+them: "e1137", "E-1137", "E_1137", "E 1137".
+
+    find_codes   the codes of a query
+    meet_codes   where a document has them (`MetCodes`)
+
+S  sentences of a document
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+# a word with its separators; capitals and the number behind them are one: "RFC 6265"
+_WORD = re.compile(r"(?<![^\W_])(?:[A-Z]{2,4}|[B-HJ-Z]) \d{2,}(?![^\W_])|[^\W_]+(?:[-_.][^\W_]+)*")
+_PART = re.compile(r"[^\W\d_]+|\d+")  # of E-1137: "E" and "1137"
+# words that are codes: "E1137", "ERR_1137", "0x80070005", "2.3.1"
+_CODE = re.compile(r"[^\W\d_]+[-_. ]?\d[^\W]*(?:[-_.][^\W_]+)*|0[xX]\w+|\d+(?:\.\d+){2,}")
+_NUMBER = re.compile(r"\d+(?:[.-]\d+)*")  # a code only where the words beside it say so
+# before a code: "error 1603", "section 3.2", "the display shows E24"; and after it
+_NAMED = re.compile(
+    r"(?:errors?|codes?|faults?|alarms?|status|messages?|events?|numbers?|nos?\.?|nr\.?|#|pages?"
+    r"|forms?|parts?|models?|types?|versions?|ports?|sections?|clauses?|articles?|rules?|lines?|ids?"
+    r"|shows?|showing|displays?|displayed|reads?|says?)[ #:]*\Z",
+    re.IGNORECASE,
+)
+_MEANING = re.compile(r"[ \"')]*(?:mean|stand|error|code|fault|alarm|message)", re.IGNORECASE)
+# words of a question about a code, at most; and where words beside the code say that it is one
+_USUAL_WORDS = 12
+_USUAL_NAMED = 40
+_SEPARATOR = r"[-_.\u2010\u2011 ]?"  # what may be between letters and digits of a code
+# no longer word or number is around a code
+_BEFORE = r"(?<![^\W_])(?<!\d[.,])"
+_AFTER = r"(?![^\W_])(?![.,]\d)"
+_LEAST_DIGITS = 3  # of the number of a code that tells it from others: "1137"
+_OF_ANOTHER = 0.8  # what this number counts in another code: "1137" of "E1137" in "ERR_1137"
+
+
+class Code(NamedTuple):
+    """A code of a query."""
+
+    whole: re.Pattern[str]  # all forms of it
+    number: re.Pattern[str] | None  # its longest number, in any code; None if that is short
+    weight: float  # less in a long query, which asks for more than the code
+
+
+def find_codes(query: str) -> list[Code]:
+    """Return the codes of a query, each once: words in which digits follow letters, numbers with
+    two dots, and numbers that words beside them call a code.
+    """
+    codes: dict[str, Code] = {}
+    length = len(query.split())
+    for match in _WORD.finditer(query):
+        word = match[0]
+        named = _NAMED.search(query[: match.start()]) or _MEANING.match(query, match.end())
+        if not (_CODE.fullmatch(word) or (named and _NUMBER.fullmatch(word))):
+            continue
+        parts = list(_PART.finditer(word))
+        whole = parts[0][0]
+        for part, after in pairwise(parts):
+            both_digits = part[0].isdecimal() and after[0].isdecimal()
+            between = re.escape(word[part.end() : after.start()])
+            whole += (between if both_digits else _SEPARATOR) + after[0]
+        longest = max((part[0] for part in parts if part[0].isdecimal()), key=len)
+        number = rf"(?<!\d)(?<!\d[.,]){longest}(?!\d)(?![.,]\d)"
+        codes[word.casefold()] = Code(
+            re.compile(_BEFORE + whole + _AFTER, re.IGNORECASE),
+            re.compile(number) if len(longest) >= _LEAST_DIGITS else None,
+            min(1.0, (_USUAL_NAMED if named else _USUAL_WORDS) / length) ** 2,
+        )
+    return list(codes.values())
+
+
+class MetCodes(NamedTuple):
+    """Where a document has the codes of a query."""
+
+    # (S,) 1 for a code that no other sentence has, less for one that several have, and less for the
+    # number of a code in another code; the sum of all codes
+    shares: np.ndarray
+    lacking: float  # the largest weight of a code that the document does not have; 0 if it has all
+
+
+def meet_codes(codes: Sequence[Code], text: str, spans: np.ndarray) -> MetCodes:
+    """Look for codes in a document with the sentences `spans` (S, 2), which tile its text."""
+    shares = np.zeros(len(spans))
+    lacking = 0.0
+    for code in codes:
+        own = np.zeros(len(spans))
+        for pattern, value in ((code.whole, 1.0), (code.number, _OF_ANOTHER)):
+            places = [] if pattern is None else [match.start() for match in pattern.finditer(text)]
+            having = np.unique(np.searchsorted(spans[:, 0], places, side="right") - 1)
+            if len(having):
+                own[having] = np.maximum(own[having], value / sqrt(len(having)))
+        shares += code.weight * own
+        if not own.any():
+            lacking = max(lacking, code.weight)
+    return MetCodes(shares, lacking)

@@ -1,0 +1,88 @@
+"""Codes of a question are met in the text, in whatever form they stand there."""
+
+import numpy as np
+import pytest
+
+from runnel import SentenceRetriever
+from runnel.models.pocket.codes import find_codes, meet_codes
+
+CAUSES = ("The door is open.", "The pump runs dry.", "The hose is bent.", "The filter is blocked.")
+
+
+def manual(code: str) -> str:
+    """A list of forty error codes."""
+    lines = [f"{code.format(1100 + n)}: {CAUSES[n % 4]} Clean the part." for n in range(40)]
+    return "\n\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def retriever() -> SentenceRetriever:
+    return SentenceRetriever.load("pocket", dtype="float32")
+
+
+@pytest.mark.parametrize("written", ["E{}", "E-{}", "ERR_{}", "{}"])
+def test_a_code_is_found_in_each_form(retriever: SentenceRetriever, written: str) -> None:
+    (remembered,) = retriever.remember([manual(written)])
+    for asked in ("what does error {} mean", "E{}", "error code e-{}", "the display shows E {}"):
+        (scored,) = retriever.scan(asked.format(1123), [remembered])
+        assert "1123" in next(scored.ranked()).text, asked
+
+
+def test_a_document_without_the_code_answers_less_probably(retriever: SentenceRetriever) -> None:
+    def answers(text: str) -> float:
+        (scored,) = retriever.scan("What does error E1123 mean?", [text])
+        assert scored.answers is not None
+        return scored.answers
+
+    without = manual("E{}").replace("E1123", "E1523")
+    assert answers(without) < answers(manual("E{}")) / 2
+
+
+def test_the_parts_of_a_score_have_the_code(retriever: SentenceRetriever) -> None:
+    (scored,) = retriever.scan("What does E1123 mean?", [manual("E{}")])
+    best = next(scored.ranked())
+    parts = retriever.explain("What does E1123 mean?", scored, best.index)
+    assert parts["code of the query"] > 5
+    assert sum(parts.values()) == pytest.approx(best.score, abs=1e-3)
+    other = retriever.explain("What does E1123 mean?", scored, 0)
+    assert "code of the query" not in other
+
+
+def test_which_words_are_codes() -> None:
+    def codes(query: str) -> list[str]:
+        text = "E1137 H1N1 2.3.1 0x80070005 1603 2.4 28-0588 v2 SN74LS00 12"
+        found = [code.whole.search(text) for code in find_codes(query)]
+        return [match[0] for match in found if match]
+
+    assert codes("e-1137, H1N1 and sn 74ls00 or SN-74-LS00 in 2.3.1 or V2") == [
+        "E1137",
+        "H1N1",
+        "SN74LS00",
+        "2.3.1",
+        "v2",
+    ]
+    assert codes("What is 0x80070005?") == ["0x80070005"]
+    assert codes("error 1603, version 2.4, form 28-0588, what does 12 mean") == [
+        "1603",
+        "2.4",
+        "28-0588",
+        "12",
+    ]
+    # years, amounts, and numbers of which nobody says that they are codes
+    for query in ("in 1603", "2.4 kg", "28-0588", "12 days", "the 1603rd time", "1603 people died"):
+        assert codes(query) == [], query
+    # a code in passing, in a long question
+    (code,) = find_codes("what " * 30 + "E1137")
+    assert code.weight < 0.2
+
+
+def test_no_longer_code_is_met() -> None:
+    sentences = ["E11371 is long. ", "E1137.5 as well. ", "9.1137 too. ", "Err-1137. ", "E 1137."]
+    ends = np.cumsum([len(sentence) for sentence in sentences])
+    spans = np.stack([np.append(0, ends[:-1]), ends], axis=1)
+    text = "".join(sentences)
+    met = meet_codes(find_codes("E1137"), text, spans)
+    assert met.lacking == 0 and met.shares[4] == 1
+    assert met.shares[:3].tolist() == [0, 0, 0] and 0 < met.shares[3] < 1
+    assert meet_codes(find_codes("E2222"), text, spans).lacking == 1
+    assert not meet_codes([], text, spans).shares.any()
