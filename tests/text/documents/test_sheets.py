@@ -275,3 +275,39 @@ def test_an_ods_sheet_and_a_table_in_a_text(tmp_path):
     document = read_zip(read_odf, tmp_path / "a.odt")
     lead = ("Table 2: Rents", "House", "Unit", "Rent")
     assert leads(document) == {"none | none | y": lead}
+
+
+def test_hidden_rows_and_columns_are_left_out_with_a_warning(tmp_path, book):
+    sheet = book.active
+    for row in (["House", "Cost", "Rent"], ["Oak", 31, 350], ["Elm", 17, 300], ["Birch", 5, 400]):
+        sheet.append(row)
+    sheet.append(["", "", 7])
+    sheet.merge_cells("A3:A5")
+    sheet.row_dimensions[4].hidden = True
+    sheet.column_dimensions["B"].hidden = True
+    document = read(tmp_path, book)
+    assert rows(document) == ["House | Rent", "Oak | 350", "Elm | 300", "Elm | 7"]
+    assert document.warnings == ("hidden text was left out (12 characters)",)
+
+
+def test_a_row_of_units_belongs_to_the_names(tmp_path, book):
+    for row in (["Part", "Mass", "Length"], [None, "kg", "[mm]"], ["Bolt", 2, 40], ["Nut", 1, 7]):
+        book.active.append(row)
+    document = read(tmp_path, book)
+    assert [kind for kind, _ in shown(document)][1:] == ["heads", "heads", "row", "row"]
+    assert leads(document)["Nut | 1 | 7"] == ("", "Part", "Mass (kg)", "Length (mm)")
+    book.active["B3"] = "m"  # sizes: no amounts are below the letters
+    assert leads(read(tmp_path, book))["Nut | 1 | 7"] == ("", "Part", "Mass kg", "Length [mm]")
+
+
+def test_hidden_rows_of_ods_are_left_out_with_a_warning(tmp_path):
+    def row(*texts, hidden=""):
+        cells = (f"<table:table-cell><text:p>{text}</text:p></table:table-cell>" for text in texts)
+        return f"<table:table-row{hidden}>{''.join(cells)}</table:table-row>"
+
+    hidden = ' table:visibility="collapse"'
+    lines = [row("Part", "Mass", "Price"), row("Bolt", 2, 3), row("Pin", 7, 8, hidden=hidden)]
+    odf(tmp_path / "a.ods", "spreadsheet", f"<table:table>{''.join(lines)}</table:table>")
+    document = read_zip(read_odf, tmp_path / "a.ods")
+    assert rows(document) == ["Part | Mass | Price", "Bolt | 2 | 3"]
+    assert document.warnings == ("hidden text was left out (5 characters)",)

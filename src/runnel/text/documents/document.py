@@ -405,7 +405,7 @@ class Canonical:
             if block.kind in _OF_TABLES and not (rows and block.kind == HEADS):
                 continue
             span = slice(block.start - offset, block.end - offset)
-            paragraph = source[span] if block.kind == "paragraph" else ""
+            paragraph = source[span].strip("> \n") if block.kind == "paragraph" else ""
             if rows and not any(self.blocks[row].lead[:1] > ("",) for row in rows):
                 caption = caption_in(above, above=True)
                 if not caption and after.kind not in _OF_TABLES:

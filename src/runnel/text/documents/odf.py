@@ -43,6 +43,7 @@ _EFFECTS = (
     ("text-position", re.compile("(?:super|[1-9]).*"), "raised"),  # "super 58%", "33% 58%"
 )
 _OMITTED = ("hidden", "deleted")
+_UNSEEN = ("collapse", "filter")  # of rows
 _META = "meta.xml"
 _STYLES = "styles.xml"
 _MANIFEST = "META-INF/manifest.xml"
@@ -185,9 +186,13 @@ class _Content:
         if tag(element) in _LEFT_OUT or element is self.title:
             return True
         why = self._effect(element)
-        if attribute(element, "display") == "none" or any(
-            tag(part).startswith("hidden-") and attribute(part, "is-hidden") == "true"
-            for part in (element, *element.iterfind("{*}hidden-paragraph"))
+        if (
+            attribute(element, "display") == "none"
+            or (tag(element) == "table-row" and attribute(element, "visibility") in _UNSEEN)
+            or any(
+                tag(part).startswith("hidden-") and attribute(part, "is-hidden") == "true"
+                for part in (element, *element.iterfind("{*}hidden-paragraph"))
+            )
         ):
             why = "hidden"
         if why in _OMITTED:
