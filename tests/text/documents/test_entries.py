@@ -515,6 +515,23 @@ def test_rows_of_numbers_and_lists_of_lists_know_their_names(text, rows):
     assert [row_words(document.text, block) for block in found] == rows
 
 
+def test_csv_tables_of_restructuredtext_are_rows_that_know_the_line_of_names():
+    names = '"House", "Rent"'
+    rows = ['"Oak", 350', '"Elm, old", "300,\n   paid"', "Larch, 3"]
+    body = "\n   ".join(rows)
+    for options in (
+        f":header: {names}\n   :widths: 3, 4\n\n   ",
+        f":header-rows: 1\n\n   {names}\n   ",
+    ):
+        document = plain(f".. csv-table:: Rents\n   {options}{body}\n\nMore.")
+        assert leads(document) == dict.fromkeys(rows, ("Rents", names))
+        assert shown(document)[-1] == ("paragraph", "More.")
+        assert (("heads", names) in shown(document)) == ("header-rows" in options)
+    document = plain(f".. csv-table:: Rents\n   :file: a.csv\n\n{body}")
+    assert all(kind != "row" for kind, _ in shown(document))
+    check(plain(".. csv-table::\n\n " + '"a,' * 100_001 + "\n"))
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,6 +4,7 @@ pandoc, reStructuredText, psql, MySQL, sqlite, PowerShell, R and LaTeX write.
 table_in         the entries of a paragraph with such a table; `Entries.of` asks it first
 drawn_blocks     the blocks of a part of a text, for the tables that readers find before paragraphs
 pandoc_tables    where those of pandoc are that have blank lines between rows
+csv_tables       the blocks of reStructuredText's csv-tables
 
 A rule is a line drawn in a table. A run is a part of a rule without gaps: a column.
 """
@@ -50,6 +51,15 @@ _DIGIT = re.compile(r"\d")
 _NAMES = re.compile(r"\s*+(?:[^a-z\s]\S*+(?:[ ]\S++)*+\s*+)++")
 _LEAST_NAMES = 3  # of such a line
 _MOST_HEAD_CHARS = 500  # of a line of names of columns that only spaces separate
+# a table of reStructuredText whose rows are lines of csv, with its options; and a row of it
+_CSV_TABLE = re.compile(
+    r"^(?P<indent>[ \t]*+)\.\. csv-table::.*\n(?:[ \t]+:(?:header:[ \t]*(?P<names>.*\S)"
+    r"|header-rows:[ \t]*(?P<named>[1-9])|.*).*\n)*+[ \t]*\n"
+    r"(?P<body>(?:(?P=indent)[ \t]+\S.*(?:\n|\Z))++)",
+    re.MULTILINE,
+)
+_CSV_ROW = re.compile(r"(?:\"[^\"]*\"|.)++(?:\n|\Z)")
+_Block = tuple[int, str, tuple[str, ...]]  # where it ends, its kind and its lead, as of `Block`
 # begins a record that MySQL and psql print: "*** 1. row ***", "-[ RECORD 1 ]--"
 _RECORD = re.compile(r"\*{5,} \d+\. row \*{5,}|-\[ RECORD \d+ \][-+]*")
 
@@ -173,7 +183,20 @@ def pandoc_tables(text: str) -> Iterator[tuple[int, int]]:
             yield first.start(), close.end()
 
 
-def drawn_blocks(text: str, start: int, end: int) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+def csv_tables(text: str) -> Iterator[tuple[int, list[_Block]]]:
+    """Yield where the rows of each csv-table of reStructuredText begin, and its rows as blocks, as
+    `drawn_blocks` does. They have one name, the line of names.
+    """
+    for table in _CSV_TABLE.finditer(text):
+        rows = list(_CSV_ROW.finditer(text, *table.span("body")))
+        names = table["names"] or (rows[0][0].strip() if table["named"] else "")
+        blocks: list[_Block] = [(row.end(), "row", ("", names) if names else ()) for row in rows]
+        if table["named"]:
+            blocks[0] = (blocks[0][0], "heads", ())
+        yield table.start("body"), blocks
+
+
+def drawn_blocks(text: str, start: int, end: int) -> Iterator[_Block]:
     """Yield the blocks of `text[start:end]`, which has a table that is drawn: where each ends, its
     kind and its lead, as of `Block`; it begins where the one before ends.
     """
