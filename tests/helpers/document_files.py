@@ -344,7 +344,7 @@ def odf(path: Path, kind: str, content: str, styles: str = "") -> None:
     """An OpenDocument file. `kind`: "text", "spreadsheet" or "presentation". `content`, `styles`:
     their XML.
     """
-    names = ("office", "text", "table", "draw", "presentation", "style")
+    names = ("office", "text", "table", "draw", "presentation", "style", "svg")
     spaces = " ".join(
         f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in names
     )

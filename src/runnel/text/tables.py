@@ -1,8 +1,9 @@
 """Read rows of csv, tsv and parquet files, in the same way for every command and for training.
 
 csv has a first line of column names, perhaps below a line "sep=;" and lines of a title, which have
-one value. Rows have as many values as most of the first rows; values beyond the last column belong
-to it, as in a text with a comma that should be in quotes. Where quotes are wrong, a line is a row.
+one value, and above a line of units. Rows have as many values as most of the first rows; values
+beyond the last column belong to it, as in a text with a comma that should be in quotes. Where
+quotes are wrong, a line is a row.
 
 tsv has a first line of names if a column is called "text", or if there are not two columns.
 Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the
@@ -12,8 +13,8 @@ first line has four columns with a URL in the second, MS MARCO's id, url, title 
 import csv
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,14 @@ _SAMPLE = 20  # the first lines, from which delimiter and width (the values of a
 _NUMBER = re.compile(
     r"[-+]?(?!(?:19|20)\d\d\Z)\d[\d.,]*|\d{1,4}[-./]\d\d?[-./]\d{1,4}(?:[T ]\d\d?:.*)?"
 )
+# a unit of measure: of time, length, mass and others, with prefixes; or of money
+_UNIT = (
+    r"(?:(?:[GMTkhdcmun\u00b5\u03bc]|da)?(?:g|m|s|A|K|mol|cd|Hz|N|Pa|J|W|Wh|V|C|F|\u03a9|[Oo]hm|S|T|H"
+    r"|lm|lx|Bq|Gy|Sv|bar|[lL]|t|eV|B|VA|ha|cal|rad)|min|h|d|hr?s?|sec|days?|weeks?|months?|years?|yr"
+    r"|a|\u00b0[CF]?|deg|in|ft|yd|mi|lbs?|oz|gal|psi|mph|rpm|dB|pp[mb]|[%\u2030]|[$\u20ac\u00a3\u00a5]"
+    r"|EUR|USD|GBP|CHF|NOK|SEK|DKK|JPY)(?:\^?-?[1-4\u00b2\u00b3])?"
+)
+_UNITS = re.compile(rf"{_UNIT}(?:[ /\u00b7*.]{{0,3}}{_UNIT}){{0,3}}")  # also "kg/m3", "m s^-1"
 # ="007": digits that a spreadsheet program keeps as they are
 _PROTECTED = re.compile(r'="([^"]*)"')
 _SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)  # "sep=;", a line of Excel
@@ -108,6 +117,10 @@ def read_table(
     if width and heads and _NUMBER.fullmatch(heads[0]):  # no names
         rows = chain([(number, heads, problem)], rows)
         heads = []
+    upper = [] if strict or not heads else list(islice(rows, 2))
+    units = units_in([row for _, row, _ in upper])
+    heads = [" ".join(pair).strip() for pair in zip_longest(heads, units, fillvalue="")]
+    rows = chain(upper[bool(units) :], rows)
     # 4. The rows below them.
     table = CsvTable(_unique(heads, width), iter(()), {}, " ".join(title))
     values = _values(lines, rows, table, delimiter, width, strict, problem)
@@ -151,6 +164,17 @@ def row_text(values: Mapping[str, object]) -> str:
         for column, value in values.items()
         if value and column not in ("id", "_id")
     )
+
+
+def units_in(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the units of measure in a row below the names of columns, as in ["(kg)", ""]; [] if it
+    is another row. `rows`: the row and the next one, which has an amount below each unit.
+    """
+    units = [cell.strip(" []()\u2013\u2014-") for cell in rows[0]] if len(rows) > 1 else []
+    pairs = [pair for pair in zip_longest(units, *rows[1:], fillvalue="") if pair[0]]
+    if not pairs or not all(_UNITS.fullmatch(a) and _NUMBER.match(b) for a, b in pairs):
+        return []
+    return [f"({unit})" if unit else "" for unit in units]
 
 
 def _cells(line: str) -> list[str]:

@@ -68,7 +68,8 @@ def test_each_kind_of_line_is_read_line_by_line(example):
         "Buy milk\nCall the plumber about the broken pump\nPay rent\nBook dentist\nWater plants",
         "tests/a.py::test_one PASSED\ntests/a.py::test_two FAILED\ntests/b.py::test_three PASSED",
         "a1b2c3d Fix the pump\nd4e5f6a Add a valve\n0011223 Remove the well",
-        "Filesystem     Size    Used\ntmpfs            16M    1.2M\n/dev/sda1        60G      2G",
+        "total 48\ndrwxr-xr-x  5 ana  ana   160 May  1 10:12 docs\n"
+        "-rw-r--r--  1 ana  ana  4210 Apr 30 09:00 a.md",
         "DB_URL=postgres://ana@host/db\nDEBUG=false\nSECRET_KEY='abc def'\nERROR =\nexport A=b",
         "The code is 7741 10:42\nok thanks 10:44 AM\nCan somebody call? 10:45\nI will do it. 11:02",
         "Mon 2026-01-05 10:00:01 up\nMon 2026-01-05 10:00:02 down\nTue 2026-01-06 10:00:03 up",
@@ -483,15 +484,19 @@ def test_a_table_of_org_has_its_caption_and_what_is_above_it_is_none_of_its_rows
             "seal age       3.9324     0.4155   9.464 1.49e-12 ***\n---\n"
             "Signif. codes:  0 '***' 0.001 '**' 0.01",
             [
-                "Coefficients; Estimate Std. Error t value Pr(>|t|): (Intercept) -17.5791 6.7584"
-                " -2.601 0.0123 *",
+                "Coefficients; (Intercept); Estimate: -17.5791; Std. Error: 6.7584; t value: -2.601;"
+                " Pr(>|t|): 0.0123 *",
                 "Coefficients; Estimate Std. Error t value Pr(>|t|): seal age 3.9324 0.4155 9.464"
                 " 1.49e-12 ***",
             ],
         ),
         (  # R: a matrix
             "> lifts\n     [,1] [,2] [,3]\n[1,]    1    4    7\n[2,]    2    5   NA",
-            ["[,1] [,2] [,3]: [1,] 1 4 7", "[,1] [,2] [,3]: [2,] 2 5 NA"],
+            ["[1,]; [,1]: 1; [,2]: 4; [,3]: 7", "[2,]; [,1]: 2; [,2]: 5; [,3]: NA"],
+        ),
+        (  # the names do not stand above the numbers
+            "Lift       At  From\n1 2          3\n4      5    6",
+            ["Lift At From: 1 2 3", "Lift At From: 4 5 6"],
         ),
         (
             "The lifts were:\n12 13 14\n15 16 17",
@@ -508,6 +513,23 @@ def test_rows_of_numbers_and_lists_of_lists_know_their_names(text, rows):
     document = plain(text)
     found = [block for block in document.blocks if block.kind == "row"]
     assert [row_words(document.text, block) for block in found] == rows
+
+
+def test_csv_tables_of_restructuredtext_are_rows_that_know_the_line_of_names():
+    names = '"House", "Rent"'
+    rows = ['"Oak", 350', '"Elm, old", "300,\n   paid"', "Larch, 3"]
+    body = "\n   ".join(rows)
+    for options in (
+        f":header: {names}\n   :widths: 3, 4\n\n   ",
+        f":header-rows: 1\n\n   {names}\n   ",
+    ):
+        document = plain(f".. csv-table:: Rents\n   {options}{body}\n\nMore.")
+        assert leads(document) == dict.fromkeys(rows, ("Rents", names))
+        assert shown(document)[-1] == ("paragraph", "More.")
+        assert (("heads", names) in shown(document)) == ("header-rows" in options)
+    document = plain(f".. csv-table:: Rents\n   :file: a.csv\n\n{body}")
+    assert all(kind != "row" for kind, _ in shown(document))
+    check(plain(".. csv-table::\n\n " + '"a,' * 100_001 + "\n"))
 
 
 @pytest.mark.parametrize(
@@ -559,10 +581,82 @@ def test_rows_of_latex_are_entries():
 
 
 def test_a_command_is_above_the_columns_that_it_prints():
-    text = "$ docker ps\nID      IMAGE     NAME\n4c01    redis:7   cache\nd788    nginx:1   web"
+    text = "$ ls\nid      image     name\n4c01    redis   cache\nd788    nginx   web"
     assert lines(text) == text.split("\n")
     text = "We say it here, and that is all.\nred\tone\n   more\nblue\ttwo\ngreen\tthree"
     assert lines(text) != text.split("\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (
+            "$ docker ps -a\n"
+            "CONTAINER ID   IMAGE     CREATED         PORTS     NAMES\n"
+            "4c01           redis:7   2 hours ago     80/tcp    cache\n"
+            "d788           nginx     12 days ago               web",
+            [
+                "CONTAINER ID: 4c01; IMAGE: redis:7; CREATED: 2 hours ago; PORTS: 80/tcp; NAMES: cache",
+                "CONTAINER ID: d788; IMAGE: nginx; CREATED: 12 days ago; NAMES: web",
+            ],
+        ),
+        (  # single spaces between columns
+            "USER       PID %CPU STAT COMMAND\n"
+            "root         1  0.1 Ss   /sbin/init splash\n"
+            "ana       2211 10.2 S    python  -m serve",
+            [
+                "USER: root; PID: 1; %CPU: 0.1; STAT: Ss; COMMAND: /sbin/init splash",
+                "USER: ana; PID: 2211; %CPU: 10.2; STAT: S; COMMAND: python -m serve",
+            ],
+        ),
+        (
+            "Filesystem      Size Use% Mounted on\n"
+            "tmpfs            16M   0% /run\n"
+            "/dev/sda1        60G  12% /",
+            [
+                "Filesystem: tmpfs; Size: 16M; Use%: 0%; Mounted on: /run",
+                "Filesystem: /dev/sda1; Size: 60G; Use%: 12%; Mounted on: /",
+            ],
+        ),
+        (  # labels without a name, and a column that is not filled
+            "Sizes\n\n        total   used   free\nMem:     23Gi   9Gi   14Gi\nSwap:      0B    0B",
+            ["Mem:; total: 23Gi; used: 9Gi; free: 14Gi", "Swap:; total: 0B; used: 0B"],
+        ),
+    ],
+)
+def test_rows_that_commands_print_below_names_know_them(text, rows):
+    document = plain(text)
+    found = [block for block in document.blocks if block.kind == "row"]
+    assert [row_words(document.text, block) for block in found] == rows
+    assert [kind for kind, _ in shown(document)].count("heads") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "THE SEA      by Ana Lind\nThe boat went out in the    morning and came\nbefore   noon.",
+        "CHAPTER             PAGE\nWells ............. 3\nPumps ............ 12",
+        "Bolt    Nut    Screw\nRed     Green  Blue\nM2      M3     M4",  # capitals name nothing
+        "BOLT    NUT\nRED     GREEN",
+        "ERROR   DISK FULL\nINFO    retry\nINFO    ok",  # a log
+        "State  Send-Q Local Address:Port\nLISTEN 128          0.0.0.0:2024",  # which name?
+        "NAME    READY\nweb\ncache   1/1",
+        "NAME     NOTE\ncache    kept in\n         memory\nweb      public",
+    ],
+)
+def test_other_lines_with_gaps_have_no_names(text):
+    assert all(kind != "row" for kind, _ in shown(plain(text)))
+
+
+def test_columns_take_time_in_proportion():
+    for lines in (
+        ["A " * 30_000 + "  B", *["a  b"] * 1000],
+        ["A  B", "a " * 30_000 + " b"],
+        ["A  B", " " * 300_000 + "b"],
+        ["A" + " " * 300_000 + "B", "a  b"],
+        ["A  " * 160, *["1  " * 160] * 300],
+    ):
+        check(plain("\n".join(lines)))
 
 
 @pytest.mark.parametrize(

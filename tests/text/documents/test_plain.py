@@ -16,6 +16,8 @@ from runnel.text.documents.document import Canonical, DocumentText, read_plain
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.ranges import choose_row, span_of
 from runnel.text.documents.reader import read_document
+from runnel.text.documents.table import row_words
+from runnel.text.ranked import RankedText
 from runnel.text.sentences import split_document
 
 MARKDOWN = """---
@@ -509,3 +511,14 @@ def test_dashes_without_names_above_and_rows_without_names_are_no_heads():
             ("paragraph", "Prose."),
             ("paragraph", f"{line}\nand more."),
         ]
+
+
+def test_tables_in_quotes_of_markdown_are_rows():
+    document = markdown(
+        "> Table 1. Rents\n>\n> | House | Rent |\n> |---|---|\n> | Oak | 350 |\n>\n> It rose."
+    )
+    ranked = RankedText.of(document)
+    found = [block for block in ranked.document.blocks if block.kind == "row"]
+    words = [row_words(ranked.text, block) for block in found]
+    assert words == ["Table 1. Rents; House: Oak; Rent: 350"]
+    assert all(kind != "row" for kind, _ in shown(markdown("> He said a | b,\n> and c | d.")))

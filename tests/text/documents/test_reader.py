@@ -520,6 +520,10 @@ def test_csv_of_spreadsheet_programs_and_banks(rows):
         "column 1: 1\ncolumn 2: 2.5",
         "column 1: 3\ncolumn 2: 4",
     ]
+    units = rows("a.csv", "Part,Mass,Speed\n-,[kg],m/s\nBolt,2,0.5\nNut,1,7\n")
+    assert units[1] == ("2", "Part: Nut\nMass (kg): 1\nSpeed (m/s): 7")
+    sizes = rows("a.csv", "Size,Fits\nS,M\nL,S\n")  # no amounts are below the letters
+    assert sizes[0] == ("1", "Size: S\nFits: M")
     assert rows("a.csv", "2025,2026\n3,4\n") == [("1", "2025: 3\n2026: 4")]
     dated = rows("a.csv", "2026-05-01,East,21\n2026-05-02,West,22\n")
     assert dated[0][1] == "column 1: 2026-05-01\ncolumn 2: East\ncolumn 3: 21"

@@ -275,3 +275,92 @@ def test_an_ods_sheet_and_a_table_in_a_text(tmp_path):
     document = read_zip(read_odf, tmp_path / "a.odt")
     lead = ("Table 2: Rents", "House", "Unit", "Rent")
     assert leads(document) == {"none | none | y": lead}
+
+
+def beside(book, left, right):
+    """Write two tables beside each other, with an empty column between them."""
+    width = max(map(len, left))
+    for number in range(max(len(left), len(right))):
+        cells = left[number] if number < len(left) else []
+        others = right[number] if number < len(right) else []
+        book.active.append([*cells, *[None] * (width + 1 - len(cells)), *others])
+
+
+RENTS = [["House", "Rent", "Since"], ["Birch", 400, 2020], ["Oak", 350, 2021]]
+COSTS = [["Month", "Costs", "Paid"], ["May", 7, 5], ["June", 8, 8]]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (RENTS, [*COSTS, ["July", 9, 9]]),  # one more row
+        (RENTS, [RENTS[0], ["Elm", 7, 2022], ["Larch", 8, 2023]]),  # the same names
+        ([["North"], *RENTS], [["South"], *COSTS]),
+    ],
+)
+def test_tables_beside_each_other_are_read_one_after_the_other(tmp_path, book, left, right):
+    beside(book, left, right)
+    document = read(tmp_path, book)
+    texts = [" | ".join(map(str, row)) for row in (*left, *right)]
+    assert [text for _, text in shown(document)][1:] == texts
+    caption = "South" if len(right[0]) == 1 else ""
+    assert leads(document)[texts[-1]] == (caption, *right[bool(caption)])
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        [["Paid", "Due"], ["in May", "now"], ["in June", "now"]],
+        [["Paid", "Due"], [7, 8], [5, 3], [12, 11]],  # sums without a label
+        [["Note"], ["old"], ["new"], ["both"]],
+    ],
+)
+def test_an_empty_column_in_a_table_does_not_end_it(tmp_path, book, right):
+    beside(book, RENTS, right)
+    assert rows(read(tmp_path, book))[1].startswith(f"Birch | 400 | 2020 | {right[1][0]}")
+
+
+def test_hidden_rows_and_columns_are_left_out_with_a_warning(tmp_path, book):
+    sheet = book.active
+    for row in (["House", "Cost", "Rent"], ["Oak", 31, 350], ["Elm", 17, 300], ["Birch", 5, 400]):
+        sheet.append(row)
+    sheet.append(["", "", 7])
+    sheet.merge_cells("A3:A5")
+    sheet.row_dimensions[4].hidden = True
+    sheet.column_dimensions["B"].hidden = True
+    document = read(tmp_path, book)
+    assert rows(document) == ["House | Rent", "Oak | 350", "Elm | 300", "Elm | 7"]
+    assert document.warnings == ("hidden text was left out (12 characters)",)
+
+
+def test_a_row_of_units_belongs_to_the_names(tmp_path, book):
+    for row in (["Part", "Mass", "Length"], [None, "kg", "[mm]"], ["Bolt", 2, 40], ["Nut", 1, 7]):
+        book.active.append(row)
+    document = read(tmp_path, book)
+    assert [kind for kind, _ in shown(document)][1:] == ["heads", "heads", "row", "row"]
+    assert leads(document)["Nut | 1 | 7"] == ("", "Part", "Mass (kg)", "Length (mm)")
+    book.active["B3"] = "m"  # sizes: no amounts are below the letters
+    assert leads(read(tmp_path, book))["Nut | 1 | 7"] == ("", "Part", "Mass kg", "Length [mm]")
+
+
+def test_tables_beside_each_other_and_hidden_rows_in_ods(tmp_path):
+    def row(*texts, hidden=""):
+        cells = (f"<table:table-cell><text:p>{text}</text:p></table:table-cell>" for text in texts)
+        return f"<table:table-row{hidden}>{''.join(cells)}</table:table-row>"
+
+    hidden = ' table:visibility="collapse"'
+    names = ("Part", "Mass", "Price")
+    lines = [
+        row(*names, "", *names),
+        row("Bolt", 2, 3, "", "Nut", 1, 4),
+        row("Pin", 7, 8, "", "Peg", 7, 8, hidden=hidden),
+    ]
+    odf(tmp_path / "a.ods", "spreadsheet", f"<table:table>{''.join(lines)}</table:table>")
+    document = read_zip(read_odf, tmp_path / "a.ods")
+    assert rows(document) == [
+        "Part | Mass | Price",
+        "Bolt | 2 | 3",
+        "Part | Mass | Price",
+        "Nut | 1 | 4",
+    ]
+    assert document.warnings == ("hidden text was left out (10 characters)",)

@@ -682,3 +682,27 @@ def test_odf_numbers_lists_and_headings_and_leaves_out_hidden_text(tmp_path):
         *("7. Seven.", "Bullet.", "I.2 Rent", "Shown."),
     ]
     assert document.warnings == ("hidden text was left out (27 characters)",)
+
+
+def test_shapes_of_slides_are_read_by_their_places(tmp_path):
+    def frame(text, x, y, width="8cm", height="2cm"):
+        place = f'svg:x="{x}" svg:y="{y}" svg:width="{width}" svg:height="{height}"'
+        box = f"<draw:text-box><text:p>{text}</text:p></draw:text-box>"
+        return f"<draw:frame {place}>{box}</draw:frame>"
+
+    group = f"<draw:g>{frame('five', '2cm', '16cm')}{frame('four', '20mm', '13cm')}</draw:g>"
+    bare = "<draw:frame><draw:text-box><text:p>one, too</text:p></draw:text-box></draw:frame>"
+    slide = [
+        group,
+        frame("three", "6in", "5cm"),
+        frame("one", "1cm", "1cm"),
+        bare,  # comes after the one before it in the file
+        frame("two", "2cm", "5.1cm"),
+    ]
+    content = f"<draw:page>{''.join(slide)}</draw:page>"
+    odf(tmp_path / "a.odp", "presentation", content)
+    texts = [text for _, text in shown(read(tmp_path / "a.odp"))]
+    assert texts == ["one", "one, too", "two", "three", "four", "five"]
+    deep = "<draw:g>" * 3000 + frame("deep", "1cm", "1cm") + "</draw:g>" * 3000
+    odf(tmp_path / "b.odp", "presentation", f"<draw:page>{deep}</draw:page>")
+    assert [text for _, text in shown(read(tmp_path / "b.odp"))] == ["deep"]

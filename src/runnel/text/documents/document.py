@@ -26,7 +26,7 @@ from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.documents.asciidoc import Added, tables_in
 from runnel.text.documents.captions import caption_in
-from runnel.text.documents.drawn_tables import drawn_blocks, pandoc_tables
+from runnel.text.documents.drawn_tables import csv_tables, drawn_blocks, pandoc_tables
 from runnel.text.documents.entries import SECTIONS, Entries
 from runnel.text.documents.headings import titles_in
 from runnel.text.documents.titles import is_filled_in
@@ -405,7 +405,7 @@ class Canonical:
             if block.kind in _OF_TABLES and not (rows and block.kind == HEADS):
                 continue
             span = slice(block.start - offset, block.end - offset)
-            paragraph = source[span] if block.kind == "paragraph" else ""
+            paragraph = source[span].strip("> \n") if block.kind == "paragraph" else ""
             if rows and not any(self.blocks[row].lead[:1] > ("",) for row in rows):
                 caption = caption_in(above, above=True)
                 if not caption and after.kind not in _OF_TABLES:
@@ -475,6 +475,7 @@ def add_plain(canonical: Canonical, text: str) -> None:
     marks = _PlainMarks(canonical, text)
     titles = deque(() if marks.entries.log or marks.unread.turns else titles_in(text))
     tables: dict[int, Iterable[Added]] = dict(tables_in(text))
+    tables |= csv_tables(text) if ".. csv-table::" in text else ()
     tables |= {start: drawn_blocks(text, start, end) for start, end in pandoc_tables(text)}
     # where paragraphs and turns end
     gaps = (gap.span() for gap in PARAGRAPH_END.finditer(text))

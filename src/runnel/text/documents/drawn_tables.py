@@ -4,6 +4,7 @@ pandoc, reStructuredText, psql, MySQL, sqlite, PowerShell, R and LaTeX write.
 table_in         the entries of a paragraph with such a table; `Entries.of` asks it first
 drawn_blocks     the blocks of a part of a text, for the tables that readers find before paragraphs
 pandoc_tables    where those of pandoc are that have blank lines between rows
+csv_tables       the blocks of reStructuredText's csv-tables
 
 A rule is a line drawn in a table. A run is a part of a rule without gaps: a column.
 """
@@ -12,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from runnel.text.documents.entry import COLUMNS, LOOK, Entry, entries_from
+from runnel.text.documents.entry import COLUMNS, GAP, LOOK, Entry, cells_of, entries_from
 
 # a line drawn in a table: of Org "|---+---|", of reStructuredText "+---+---+" or "==== ====", of
 # pandoc and PowerShell "---- ----", of psql "----+----"
@@ -33,7 +34,7 @@ _GAP = re.compile(r"(?<=-)[ ]+(?=-)")
 # the line at the top of a table that signs for boxes draw, "┌─┬─┐", and the signs of ASCII that
 # they stand for
 _BOX_TOP = re.compile(
-    r"\s*(?=.*[\u2500\u2501\u2550]{3})[\u250c\u250f\u2552\u2554\u256d]"
+    r"\s*+(?=.*[\u2500\u2501\u2550]{3})[\u250c\u250f\u2552\u2554\u256d]"
     r"(?:[\u2500\u2501\u2550]+[\u252c\u2533\u2564\u2566])+"
     r"[\u2500\u2501\u2550]+[\u2510\u2513\u2555\u2557\u256e]\s*"
 )
@@ -45,6 +46,20 @@ _BOX_SIGNS = {
 # between two lines of LaTeX: a row ends with two backslashes, and commands are apart from rows
 _LATEX = re.compile(r"\A\s*\\[^&\n]*\n|\\\\[^&\n]*\n|\n\s*\\[a-z]")
 _DIRECTIVE = re.compile(r"\s*\.\. [\w-]*table::")  # of reStructuredText
+_DIGIT = re.compile(r"\d")
+# a line of names that begin with capitals or signs: "Filesystem  Size  Used  Use%  Mounted on"
+_NAMES = re.compile(r"\s*+(?:[^a-z\s]\S*+(?:[ ]\S++)*+\s*+)++")
+_LEAST_NAMES = 3  # of such a line
+_MOST_HEAD_CHARS = 500  # of a line of names of columns that only spaces separate
+# a table of reStructuredText whose rows are lines of csv, with its options; and a row of it
+_CSV_TABLE = re.compile(
+    r"^(?P<indent>[ \t]*+)\.\. csv-table::.*\n(?:[ \t]+:(?:header:[ \t]*(?P<names>.*\S)"
+    r"|header-rows:[ \t]*(?P<named>[1-9])|.*).*\n)*+[ \t]*\n"
+    r"(?P<body>(?:(?P=indent)[ \t]+\S.*(?:\n|\Z))++)",
+    re.MULTILINE,
+)
+_CSV_ROW = re.compile(r"(?:\"[^\"]*\"|.)++(?:\n|\Z)")
+_Block = tuple[int, str, tuple[str, ...]]  # where it ends, its kind and its lead, as of `Block`
 # begins a record that MySQL and psql print: "*** 1. row ***", "-[ RECORD 1 ]--"
 _RECORD = re.compile(r"\*{5,} \d+\. row \*{5,}|-\[ RECORD \d+ \][-+]*")
 
@@ -65,9 +80,12 @@ def table_in(lines: Sequence[str], *, log: bool) -> list[Entry] | None:
     begins = [n for n, line in enumerate(lines) if line.lstrip().startswith("* - ")]
     if len(begins) > 1 and begins[0] == 0:
         return list(_listed_rows(lines, begins))
+    above = int(len(lines) > 1 and not GAP.search(lines[0].strip()))  # a command or a title
+    if not log and GAP.search(lines[above].strip()) and _has_names(lines[above:]):
+        return list(_rows(lines, [n > above for n in range(len(lines))], aligned=True))
     numbers = [_NUMBERS.fullmatch(line[: LOOK + 1]) is not None for line in lines]
     if sum(numbers) > 1 and not log:
-        return list(_number_rows(lines, numbers))
+        return list(_rows(lines, numbers))
     return None
 
 
@@ -99,18 +117,18 @@ def drawn_table(lines: Sequence[str]) -> Iterator[Entry]:
     below = lines[rules[1] + 1 : rules[2]] if len(rules) == 3 else []
     labeled = sum(_CELL.match(line) is not None for line in below)
     is_grid = drawn == "+" and not (labeled > max(1, len(below) / 2) and "=" not in lines[rules[1]])
-    # where the columns begin and end, if no bars are between cells; the last such line says it, as
-    # the first line of a paragraph may lack its indentation
-    drawn_runs = max((lines[rule] for rule in rules[::-1]), key=lambda line: len(line.split()))
+    # where the columns begin and end, if no bars are between cells
+    drawn_runs = max((lines[rule] for rule in rules), key=lambda line: len(line.split()))
     runs = [run.span() for run in re.finditer("[-=]+", drawn_runs.expandtabs())]
-    lead: tuple[str, ...] = ()
+    begins = [0, *(start for start, _ in runs[1:])] if by_spaces else []
+    names: list[str] = []
     if len(bands) > 1 and (not is_grid or "=" in lines[bands[0][1]]):
         yield Entry(*bands[0], "heads")
         # the first part has the names, of which a column may have several lines
         heads = [line for line in lines[slice(*bands.pop(0))] if not _RULE.fullmatch(line)]
         cells = zip(*map(_BAR.split, heads), strict=False)
         names = [" ".join(" ".join(lines_of_cell).split()) for lines_of_cell in cells]
-        lead = ("", *(_names(heads, runs) if by_spaces else names))
+        names = _names(heads, runs) if by_spaces else names
     for first, last in bands:
         # Rows are below blank lines, if there are any. Else a line without a cell in the first
         # column continues the line above it; not in psql, where it has an empty cell.
@@ -127,7 +145,7 @@ def drawn_table(lines: Sequence[str]) -> Iterator[Entry]:
         )
         for start, end in pairwise([first, *starts, last]):
             if by_spaces or _BAR.search(lines[start]):
-                yield Entry(start, end, "row", lead=lead)
+                yield Entry(start, end, "row", lead=_lead(lines[start:end], names, begins))
             else:
                 yield Entry(start, end)  # "(2 rows)"
 
@@ -165,7 +183,20 @@ def pandoc_tables(text: str) -> Iterator[tuple[int, int]]:
             yield first.start(), close.end()
 
 
-def drawn_blocks(text: str, start: int, end: int) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+def csv_tables(text: str) -> Iterator[tuple[int, list[_Block]]]:
+    """Yield where the rows of each csv-table of reStructuredText begin, and its rows as blocks, as
+    `drawn_blocks` does. They have one name, the line of names.
+    """
+    for table in _CSV_TABLE.finditer(text):
+        rows = list(_CSV_ROW.finditer(text, *table.span("body")))
+        names = table["names"] or (rows[0][0].strip() if table["named"] else "")
+        blocks: list[_Block] = [(row.end(), "row", ("", names) if names else ()) for row in rows]
+        if table["named"]:
+            blocks[0] = (blocks[0][0], "heads", ())
+        yield table.start("body"), blocks
+
+
+def drawn_blocks(text: str, start: int, end: int) -> Iterator[_Block]:
     """Yield the blocks of `text[start:end]`, which has a table that is drawn: where each ends, its
     kind and its lead, as of `Block`; it begins where the one before ends.
     """
@@ -198,19 +229,85 @@ def _listed_rows(lines: Sequence[str], begins: Sequence[int]) -> Iterator[Entry]
         yield Entry(first, last, "row", lead=("", *names))
 
 
-def _number_rows(lines: Sequence[str], numbers: Sequence[bool]) -> Iterator[Entry]:
-    """Yield rows of numbers with their labels, as R prints them, and the lines around them.
-    `numbers`: whether a line is such a row.
+def _has_names(lines: Sequence[str]) -> bool:
+    """Return whether it is certain that the first line names the columns of the others, as commands
+    print them: it has capitals above other letters or digits; or its names begin with capitals, or
+    are indented as above labels, and one of at least three columns has digits in all rows.
     """
-    first = numbers.index(True)
+    head, *rows = (line.expandtabs() for line in lines)
+    capitals = head.isupper() and not any(row.isupper() and not _DIGIT.search(row) for row in rows)
+    named = capitals or head[:1].isspace() or _NAMES.fullmatch(head)
+    apart = all(GAP.search(row.strip()) for row in rows)
+    if not (rows and named and apart) or _DIGIT.search(head):
+        return False
+    edges = _edges(lines)
+    columns = zip(*(_cut(row, edges) for row in rows), strict=True)
+    numbers = any(all(map(_DIGIT.search, column)) for column in columns)
+    return capitals or (numbers and len(edges) >= _LEAST_NAMES)
+
+
+def _rows(
+    lines: Sequence[str], is_row: Sequence[bool], *, aligned: bool = False
+) -> Iterator[Entry]:
+    """Yield rows that only spaces separate into columns, and the lines around them. `aligned`: the
+    line above them has names for certain; else these are numbers with labels, as R prints them.
+    """
+    first = is_row.index(True)
     above = "".join(lines[max(0, first - 1) : first])
     has_columns = above[:1].isspace() or COLUMNS.search(above) is not None
-    named = int(has_columns and any(map(str.isalnum, above)))
-    lead = ("", " ".join(above.split())) if named else ()
+    named = int(aligned or (has_columns and any(map(str.isalnum, above))))
+    edges = _edges([above, *(line for line, row in zip(lines, is_row, strict=True) if row)])
+    names = (_cut(above, edges) or [" ".join(above.split())]) if named else []
     yield Entry(0, first - named, "paragraph")
     yield Entry(first - named, first, "heads")
     for n in range(first, len(lines)):
-        if numbers[n]:
-            yield Entry(n, n + 1, "row", lead=lead)
+        if is_row[n]:
+            yield Entry(n, n + 1, "row", lead=_lead(lines[n : n + 1], names, edges))
         else:
             yield Entry(n, n + 1)
+
+
+def _edges(lines: Sequence[str]) -> list[int]:
+    """Return where columns begin that only spaces separate, from the line of names and the rows; []
+    if the rows do not keep to the columns that names apart from each other have.
+
+    Where a column begins, each line has a space before it. A word of the names after a single space
+    names a column of its own only if a value is below it.
+    """
+    head, *rows = (line.expandtabs() for line in lines)
+    if len(head) > _MOST_HEAD_CHARS:
+        return []
+    covered = bytearray(max(map(len, (head, *rows))) + 1)  # 1 where a line has a word
+    for word in (word for line in (head, *rows) for word in re.finditer(r"\S+", line)):
+        covered[word.start() : word.end()] = b"\x01" * len(word[0])
+    edges = [0]
+    words = [(0, 0), *(word.span() for word in re.finditer(r"\S+", head))]
+    for (_, before), (start, _) in pairwise(words):
+        space = covered.rfind(b"\0", before, start)
+        apart = start > before + 1
+        end = covered.find(b"\0", start)
+        if space >= 0 and (apart or any(row[start:end].strip() for row in rows)):
+            edges.append(space + 1)
+        elif apart or (space >= 0 and head[end + 1 : end + 2].strip()):  # of which name?
+            return []
+    mixed = any(GAP.search(cell) for row in rows for cell in _cut(row, edges)[:-1])
+    return [] if mixed else edges
+
+
+def _cut(line: str, edges: Sequence[int]) -> list[str]:
+    """Return the cells of a line, from where columns begin."""
+    line = line.expandtabs()
+    return [line[start:end].strip() for start, end in pairwise([*edges, len(line)])]
+
+
+def _lead(row: Sequence[str], names: Sequence[str], edges: Sequence[int]) -> tuple[str, ...]:
+    """Return the lead of a row: the names of its cells, from where columns begin, or one name if
+    its words do not show which cells it has; of a row with bars or of several lines all names.
+    """
+    if names and len(row) == 1 and len(edges) == len(names):
+        cells = [
+            (cell, name) for cell, name in zip(_cut(row[0], edges), names, strict=True) if cell
+        ]
+        shown = cells_of(row[0].strip(), len(cells)) == [cell for cell, _ in cells]
+        names = [name for _, name in cells] if shown else [" ".join(filter(None, names))]
+    return ("", *names) if names else ()

@@ -21,6 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from textwrap import dedent
 
 from runnel.text.documents.drawn_tables import table_in
 from runnel.text.documents.entry import COLUMNS, LOOK, Entry, entries_from
@@ -97,6 +98,7 @@ LINES = (
         "/dev/sda1 / ext4 defaults 0 1",
         r"\S+[ \t]+(?:/\S*|none)[ \t]+\w+[ \t]+\S+[ \t]+\d[ \t]+\d[ \t]*\Z",
     ),
+    ("bracket", "-rw-r--r-- 1 ana ana 812 notes", r"[a-z-](?:[r-][w-][xsStT-]){3}\S?[ ]"),
     ("speaker", "<ana> yes", r"<[@+ ]?[^<>\s]{1,40}>[ ]"),
     ("comment", "# limits", r"[#;]"),
     ("key", "DTSTART;TZID=UTC:20240501", r"[A-Z][A-Z-]{1,30};[^:\s]{1,80}:"),
@@ -107,12 +109,12 @@ LINES = (
         r"(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
         rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//))",
     ),
-    # a word with a digit, a path, an address, or the rights of a file
+    # a word with a digit, a path or an address
     (
         "code",
         "E-1107 pump stopped",
         r"(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
-        r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s)",
+        r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w)\S{1,80}(?=\s)",
     ),
     ("section", "[server]", r"\[{1,2}[^\[\]]{1,80}\]{1,2}\s*\Z"),
 )
@@ -303,7 +305,8 @@ class Entries:
         # 8. Lines with codes, or with several signs.
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
             return entries_from(_begun(signs, set(counts)), len(lines))
-        # 9. Columns. A line without columns belongs to the row above it if it is indented.
+        # 9. Columns. A line without columns belongs to the row above it if it is indented deeper.
+        lines = dedent("\n".join(lines)).split("\n")
         outer = [line for line in lines if not line[0].isspace()] or lines
         # a command or a title may be above the columns
         if len(outer) == len(lines) and not COLUMNS.search(outer[0]):

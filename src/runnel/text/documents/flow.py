@@ -26,6 +26,7 @@ from typing import NamedTuple, TypeGuard
 
 from runnel.text.documents.captions import NUMBERED
 from runnel.text.documents.document import Canonical
+from runnel.text.documents.runs import runs
 from runnel.text.documents.table import AMOUNT, add_rows, count_names, is_amount
 
 # A cell with more characters is prose: with one or two blocks, with `_SEVERAL` or more.
@@ -35,6 +36,7 @@ _SEVERAL = 3
 _MOST_SPANNED = 1000  # the most columns or rows of a merged cell
 _MOST_REPEATED = 10_000  # characters of all copies of a merged cell's value
 _LEAST_INDENT = 2  # spaces before the label of a row below another one
+_MOST_BESIDE = 20  # tables beside each other; a sheet with more empty columns has one
 _MOST_TITLES = 3  # rows of one cell above a table; more are a list
 # the mark or the number of an item, alone in its cell: a bullet, "[x]", "2.", "iv)", "(a)", "1.2"
 _MARKER = re.compile(
@@ -85,6 +87,7 @@ class TableCell:
         head: the file says that it is the name of a column.
         merged: it continues the cell above it.
         bold: all of its text is.
+        start: its first column; set once the table is complete.
     """
 
     columns: int = 1
@@ -93,6 +96,7 @@ class TableCell:
     merged: bool = False
     bold: bool = False
     pieces: list[FlowBlock | TableBlock] = field(default_factory=list)
+    start: int = 0
 
     @property
     def text(self) -> str:
@@ -257,7 +261,8 @@ class TableBlock:
         and are in the caption of the rows below. A row that is a heading is added as one.
         """
         caption = self.caption
-        parts = list(self._parts())
+        tables = self._beside() if self.is_sheet else [list(self._lines())]
+        parts = [part for lines in tables for part in self._parts(lines)]
         for number, lines in enumerate(parts):
             columns = _columns(lines)
             level = lines[0].level
@@ -277,7 +282,29 @@ class TableBlock:
                 _add_lines(canonical, lines[titles:], columns, caption)
                 caption = self.caption
 
-    def _parts(self) -> Iterator[list[TableRow]]:
+    def _beside(self) -> Iterator[list[TableRow]]:
+        """Yield the rows of each table of a sheet.
+
+        Empty columns are between two tables if both have the same names or a title in one row, or
+        if the right one has a row, with a label, where the left one has none; else they are in one.
+        """
+        lines = list(self._lines())
+        values = (value for line in lines for value in line.values)
+        filled = {column for value in values for column in range(value.start, value.end)}
+        parts = runs(sorted(filled), lambda part, column: column == part[-1] + 1)
+        tables: list[range] = []
+        for part in parts:
+            right = range(part[0], part[-1] + 1)
+            if not tables or (
+                len(parts) <= _MOST_BESIDE
+                and _are_apart([(_in(line, tables[-1]), _in(line, right)) for line in lines])
+            ):
+                tables.append(right)
+            tables[-1] = range(tables[-1].start, right.stop)
+        for columns in tables:
+            yield [_in(line, columns) for line in lines]
+
+    def _parts(self, lines: Sequence[TableRow]) -> Iterator[list[TableRow]]:
         """Yield the rows with values, table by table: headings, new names of columns, and in a
         sheet other columns or a single cell below an empty row begin another one.
         """
@@ -285,7 +312,7 @@ class TableBlock:
         columns: set[int] = set()
         amounts: set[int] = set()  # the columns that have had amounts
         gap = False  # whether the row above is empty
-        for line in self._lines():
+        for line in lines:
             if not line.values:
                 gap = self.is_sheet
                 continue
@@ -340,8 +367,31 @@ class TableBlock:
                 if cell.rows > 1:
                     text = text if len(text) * cell.rows < _MOST_REPEATED else ""
                     reaching[column] = cell.rows - 1, value._replace(text=text)
+                cell.start = value.start
                 column = value.end
             yield [values[column] for column in sorted(values) if values[column].text]
+
+
+def _in(line: TableRow, columns: range) -> TableRow:
+    """Return a row of a sheet as far as it is in these columns, to its last value."""
+    values = [value for value in line.values if value.start in columns]
+    shown = range(columns.start, values[-1].end if values else 0)
+    cells = [cell for cell in line.cells if cell.start in shown]
+    return TableRow(line.marked, line.page, cells, values)
+
+
+def _are_apart(pairs: Sequence[tuple[TableRow, TableRow]]) -> bool:
+    """Return whether the parts of the rows left and right of an empty column are two tables."""
+    texts = [[[value.text for value in row.values] for row in pair] for pair in pairs]
+    names: list[list[str]] = [
+        next((row for row in side if len(row) > 1), []) for side in zip(*texts, strict=True)
+    ]
+    begin = [(len(left), len(right)) for left, right in texts if left or right][:2]
+    return all(names) and (
+        names[0] == names[1]
+        or (begin[0] == (1, 1) and min(begin[-1]) > 1)
+        or any(not left and len(right) > 1 and not is_amount(right[0]) for left, right in texts)
+    )
 
 
 def _columns_of(

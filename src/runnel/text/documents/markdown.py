@@ -36,6 +36,7 @@ _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*\Z")  # "=====", below a heading 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")  # "```python", around code
 _ITEM = re.compile(rf"{ITEM.pattern}|[ \t]*<li[ >]")  # "- one", "2. two"
 _RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*\Z")  # "* * *", between parts
+_QUOTED = re.compile(r"\A(?:[ ]{0,3}>)+[ \t]*")  # "> ", before a quoted line
 # ---- tables
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")  # "| a | b |"
 _DASHES = r"[ \t]*:?-++:?[ \t]*+"
@@ -241,13 +242,13 @@ class _Marks:
         elif self.start is None and _RULE.match(line):
             self.take(start, end, "paragraph")
             self.close()
-        elif "|" in line and _TABLE_RULE.match(below):  # the names of columns
+        elif "|" in line and _TABLE_RULE.match(_QUOTED.sub("", below)):  # the names of columns
             self.close()
             self.take(start, end, HEADS)
         elif self.start is not None and self.kind == HEADS:  # the rule below them
             self.take(start, end, HEADS)
             self._open_table()
-        elif _ROW.match(line) or (self.names and "|" in line):
+        elif _ROW.match(_QUOTED.sub("", line)) or (self.names and "|" in line):
             self.close(keep_table=True)
             self.take(start, end, "row")
         else:
@@ -289,7 +290,7 @@ class _Marks:
 
     def _open_table(self) -> None:
         """End the open block, which is the names of a table's columns and the rule below them."""
-        first = self.text[self.start or 0 : self.end].strip().split("\n")[0]
+        first = _QUOTED.sub("", self.text[self.start or 0 : self.end].strip().split("\n")[0])
         names = tuple(_words(cell) for cell in _BAR.split(first))
         self.close()
         self.names = ("", *names)

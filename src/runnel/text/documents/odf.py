@@ -8,7 +8,7 @@ _Content    goes over the elements in order: `_start` and `_end` of each; what i
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
@@ -17,6 +17,7 @@ from runnel.text.documents.flow import Flow, TableBlock, spanned
 from runnel.text.documents.numbering import FORMS, integer, numeral
 from runnel.text.documents.office import joined
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
+from runnel.text.documents.pptx import Box, Placed, in_reading_order
 
 # kinds of documents by the element that holds the content
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}
@@ -43,6 +44,16 @@ _EFFECTS = (
     ("text-position", re.compile("(?:super|[1-9]).*"), "raised"),  # "super 58%", "33% 58%"
 )
 _OMITTED = ("hidden", "deleted")
+_UNSEEN = ("collapse", "filter")  # of rows
+_LENGTH = re.compile(r"(-?\d{1,9}(?:\.\d+)?)(mm|cm|in|pt|pc|px)")
+_MICROMETERS = {
+    "mm": 1e3,
+    "cm": 1e4,
+    "in": 25400,
+    "pt": 25400 / 72,
+    "pc": 25400 / 6,
+    "px": 25400 / 96,
+}
 _META = "meta.xml"
 _STYLES = "styles.xml"
 _MANIFEST = "META-INF/manifest.xml"
@@ -71,6 +82,27 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
         title=title_of(archive, _META),
         pages=pages if kind == "presentation" else None,
     )
+
+
+def _children(element: Element) -> Iterator[Element]:
+    """Return the elements in an element; the shapes of a slide or a group in reading order."""
+    if tag(element) not in ("page", "g"):
+        return iter(element)
+    placed: list[Placed] = []
+    last = Box(0, 0, 0, 0)
+    for child in element:
+        # a shape without a place has that of the one before it, a group that of its highest shape
+        boxes = filter(None, map(_box, (child, *child)))
+        last = min(boxes, key=lambda box: box.y, default=last)
+        placed.append((last, [child]))
+    return iter(in_reading_order(placed))
+
+
+def _box(shape: Element) -> Box | None:
+    """Return the box of a shape, in micrometers; None if the file gives it no place."""
+    sizes = (_LENGTH.match(attribute(shape, name)) for name in ("x", "y", "width", "height"))
+    lengths = [round(float(size[1]) * _MICROMETERS[size[2]]) for size in sizes if size]
+    return Box(*lengths) if len(lengths) == len(Box._fields) else None
 
 
 class _Styles:
@@ -158,7 +190,7 @@ class _Content:
 
     def read(self, content: Element) -> int:
         """Add all blocks; return the number of slides."""
-        for event, element in walk(content, iter, self._is_omitted):
+        for event, element in walk(content, _children, self._is_omitted):
             name = tag(element)
             if event == "start":
                 self.open[name] += 1
@@ -185,9 +217,13 @@ class _Content:
         if tag(element) in _LEFT_OUT or element is self.title:
             return True
         why = self._effect(element)
-        if attribute(element, "display") == "none" or any(
-            tag(part).startswith("hidden-") and attribute(part, "is-hidden") == "true"
-            for part in (element, *element.iterfind("{*}hidden-paragraph"))
+        if (
+            attribute(element, "display") == "none"
+            or (tag(element) == "table-row" and attribute(element, "visibility") in _UNSEEN)
+            or any(
+                tag(part).startswith("hidden-") and attribute(part, "is-hidden") == "true"
+                for part in (element, *element.iterfind("{*}hidden-paragraph"))
+            )
         ):
             why = "hidden"
         if why in _OMITTED:

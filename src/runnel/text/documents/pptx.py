@@ -43,8 +43,8 @@ _SAME = 1.5  # the most times that boxes of a table are as high as others
 _MOST_NESTED = 20  # levels of groups within groups; deeper shapes keep the order of the file
 
 
-class _Box(NamedTuple):
-    """A rectangle on a slide, in the file's units; `y` grows downwards."""
+class Box(NamedTuple):
+    """A rectangle on a slide, in any unit; `y` grows downwards."""
 
     x: int
     y: int
@@ -52,9 +52,9 @@ class _Box(NamedTuple):
     height: int
 
 
-_Placed = tuple[_Box, list[Element]]  # a shape, or the shapes of a group, and its box
+Placed = tuple[Box, list[Element]]  # a shape, or the shapes of a group, and its box
 _Neighbors = tuple[
-    list[_Placed], list[_Placed], list[_Placed]
+    list[Placed], list[Placed], list[Placed]
 ]  # a row between the rows above and below
 
 
@@ -93,7 +93,7 @@ def _read_slide(
     archive: Archive,
     name: str,
     slide: Element,
-    places_in: Callable[[str], Mapping[str, _Box]],
+    places_in: Callable[[str], Mapping[str, Box]],
 ) -> None:
     """Add the title of a slide, its shapes, its SmartArt and its notes. `places_in`: `_places` of a
     layout.
@@ -196,7 +196,7 @@ def _placeholder(shape: Element) -> str | None:
     return None if place is None else place.get("type", "body")
 
 
-def _box(shape: Element) -> _Box | None:
+def _box(shape: Element) -> Box | None:
     """Return the box of a shape or a group, in the units of the slide or group that it is in; None
     if the file gives it no place.
     """
@@ -205,7 +205,7 @@ def _box(shape: Element) -> _Box | None:
     size = None if frame is None else frame.find("{*}ext")
     if corner is None or size is None:
         return None
-    return _Box(
+    return Box(
         *(integer(corner.get(axis) or "", 0) for axis in ("x", "y")),
         *(integer(size.get(axis) or "", 0) for axis in ("cx", "cy")),
     )
@@ -215,11 +215,11 @@ def _is_hidden(shape: Element) -> bool:
     return any(part.get("hidden") in _ON for part in shape.findall("./*/{*}cNvPr"))
 
 
-def _places(archive: Archive, layout: str) -> dict[str, _Box]:
+def _places(archive: Archive, layout: str) -> dict[str, Box]:
     """Return the places of the placeholders of a layout, by number, or by type if they have none,
     and of the placeholders of its master, by type.
     """
-    places: dict[str, _Box] = {}
+    places: dict[str, Box] = {}
     parts = related(archive, layout).values()
     master = next((part for kind, part in parts if kind == "slideMaster"), "")
     for name, keys in ((layout, slice(1)), (master, slice(-1, None))):
@@ -237,12 +237,11 @@ def _placeholder_keys(shape: Element) -> list[str]:
 
 def _shapes(
     part: Element,
-    places: Mapping[str, _Box],
+    places: Mapping[str, Box],
     unused: set[int] | None = None,
     depth: int = 0,
 ) -> list[Element]:
-    """Return the shapes of a slide or a group in reading order: rows from top to bottom, in a row
-    columns from left to right, in a column from top to bottom. Cards beside each other are columns.
+    """Return the shapes of a slide or a group in reading order.
 
     The shapes of a group stay together. A shape without a place gets that of its placeholder in the
     slide's layout (`places`), or else that of the shape before it in the file. A file may store a
@@ -252,8 +251,8 @@ def _shapes(
     if depth > _MOST_NESTED:
         return [element for element in part.iter() if tag(element) in _SHAPES]
     unused = unused_alternatives(part) if unused is None else unused
-    placed: list[_Placed] = []
-    last = _Box(0, 0, 0, 0)
+    placed: list[Placed] = []
+    last = Box(0, 0, 0, 0)
     waiting = list(reversed(part))  # elements to visit; the next one is at the end
     while waiting:
         element = waiting.pop()
@@ -268,6 +267,13 @@ def _shapes(
             placed.append((last, of_group or [element]))
         else:
             waiting += reversed(element)
+    return in_reading_order(placed)
+
+
+def in_reading_order(placed: Sequence[Placed]) -> list[Element]:
+    """Return shapes in rows from top to bottom, in a row columns from left to right, in a column
+    from top to bottom. Cards beside each other are columns.
+    """
     return [
         shape
         for row in _cards(_strips(placed, lambda box: box.y, lambda box: box.height))
@@ -277,7 +283,7 @@ def _shapes(
     ]
 
 
-def _cards(rows: list[list[_Placed]]) -> list[list[_Placed]]:
+def _cards(rows: list[list[Placed]]) -> list[list[Placed]]:
     """Return rows of boxes; rows that make cards beside each other, as titles above their texts,
     are one. Boxes of the same height below each other are a table, which has rows.
     """
@@ -290,7 +296,7 @@ def _cards(rows: list[list[_Placed]]) -> list[list[_Placed]]:
     return [[box for _, row, _ in card for box in row] for card in runs(around, goes_on)]
 
 
-def _times(upper: list[_Placed], lower: list[_Placed]) -> float:
+def _times(upper: list[Placed], lower: list[Placed]) -> float:
     """Return how many times as high as each other the boxes of two rows are, at least; 0 unless
     each box of the lower row is close below one of the upper row.
     """
@@ -305,15 +311,15 @@ def _times(upper: list[_Placed], lower: list[_Placed]) -> float:
 
 
 def _strips(
-    placed: Sequence[_Placed],
-    start: Callable[[_Box], int],
-    size: Callable[[_Box], int],
-) -> list[list[_Placed]]:
+    placed: Sequence[Placed],
+    start: Callable[[Box], int],
+    size: Callable[[Box], int],
+) -> list[list[Placed]]:
     """Return boxes in rows (by y and height) or columns (by x and width). A row has its first box,
     and the boxes that begin before the middle of that first box.
     """
 
-    def begins_in(strip: list[_Placed], shape: _Placed) -> bool:
+    def begins_in(strip: list[Placed], shape: Placed) -> bool:
         first = strip[0][0]
         return start(shape[0]) <= start(first) + size(first) / 2
 

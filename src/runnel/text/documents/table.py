@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from runnel.text.documents.document import HEADS, Block, Canonical
+from runnel.text.documents.entry import cells_of
+from runnel.text.tables import units_in
 
 SEPARATOR = " | "
 # What separates cells: a bar, in AsciiDoc with its span ("2+|"), or in Markdown the tags of
@@ -21,10 +23,6 @@ _BAR = re.compile(
     r"|\Z",
     re.IGNORECASE,
 )
-# What separates the cells of a row without bars: in LaTeX "&", else space; in a list of lists, a
-# line that begins with a dash.
-_GAP = re.compile(r"(?<!\s)(?:\s++&\s*+|[ ]*+\t\s*+|[ ]{2,}+)|(?<!\\)&\s*+")
-_ITEM = re.compile(r"(?<!\s)\s*\n[ ]*-(?=\s|\Z)[ ]*")
 # the beginning of an amount: "1,200", "(3.5)", "$12", "EUR 7"; or a dash that stands for none
 AMOUNT = re.compile(
     r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*"
@@ -55,12 +53,18 @@ def add_rows(
     """Add the rows of a table, each on its page and with the caption above it.
 
     The first `heads` rows name the columns; if there are none, the first row does, if its cells
-    look like names and the cells below do not. Columns without any value are left out.
+    look like names and the cells below do not. A row of units below them is one of them. Columns
+    without any value are left out.
     """
     width = max(map(len, rows), default=0)
     heads = heads or count_names(rows) or int(_begins_with_names(rows, width))
+    above = list(rows[:heads])
+    for number in range(max(1, heads - 1), heads + 1):
+        if units := units_in(rows[number : number + 2]):
+            above = [*rows[:number], units]
+            heads = len(above)
     filled = [n for n in range(width) if any(n < len(row) and row[n] for row in rows)]  # columns
-    cells_above = [[row[n] for row in rows[:heads] if n < len(row) and row[n]] for n in filled]
+    cells_above = [[row[n] for row in above if n < len(row) and row[n]] for n in filled]
     names = [" ".join(dict.fromkeys(cells)) for cells in cells_above]
     current = canonical.page
     for number, row in enumerate(rows):
@@ -140,9 +144,8 @@ def row_words(text: str, block: Block) -> str:
     row = text[block.start : block.end]
     cells = _BAR.split(row)
     if cells[1:] == [""] and len(names) > 1:  # no bars
-        cells = (_ITEM if "\n" in row else _GAP).split(row.removeprefix("* - "))
-        if len(cells) != len(names):  # an empty cell, or lines of several cells
-            cells = [row]
+        cells = cells_of(row, len(names))
+        if len(cells) == 1:  # lines of several cells
             names = [" ".join(names)]
     for column, cell in enumerate(cells):
         name = names[column] if column < len(names) else ""

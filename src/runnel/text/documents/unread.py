@@ -98,7 +98,7 @@ _TITLE_CHARS = 60  # of a title, at most
 # blank lines, or a form feed; in quoted mail a line without text, and the end of a line above one
 # that is quoted more or less often
 PARAGRAPH_END = re.compile(
-    r"\n[^\S\n\f]*\n\s*|\f|^>[> \t]*\n"
+    r"\n[^\S\n\f]*\n(?:\s*\n)?|\f|^>[> \t]*\n"
     r"|^(?P<marks>(?:>(?:[ \t]?>)*+(?=\s))?+)(?=[^\n]*\S)[^\n\f]*\n"
     r"(?!(?P=marks)(?![ \t]?>[> \t]*\s))",
     re.MULTILINE,

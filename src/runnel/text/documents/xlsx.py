@@ -3,6 +3,7 @@
 import datetime
 import re
 import warnings
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
@@ -28,6 +29,14 @@ _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell\b[^<>]*?\bref=["']([^"'<>]+)""")
 _FROZEN = re.compile(
     rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["']([1-5])["']"""
 )  # more rows are no names of columns
+# <row r="5" hidden="1">, <col min="3" max="4" hidden="1"/>
+_HIDDEN_ROW = re.compile(
+    rb"""<(?:\w+:)?row\b(?=[^<>]*\bhidden=["'](?:1|true)["'])[^<>]*?\br=["'](\d{1,7})["']"""
+)
+_HIDDEN_COLUMNS = re.compile(
+    rb"""<(?:\w+:)?col\b(?=[^<>]*\bhidden=["'](?:1|true)["'])"""
+    rb"""(?=[^<>]*?\bmin=["'](\d{1,5})["'])[^<>]*?\bmax=["'](\d{1,5})["']"""
+)
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold
 # ---- formats of numbers, such as  #,##0.00 "CHF"
 _QUOTED = re.compile(r'\\(.)|"([^"]*)"')  # "CHF" or \C: shown as it is
@@ -100,15 +109,26 @@ def _read_sheet(
     canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive, marked: dict[str, str]
 ) -> None:
     """Add the tables of a sheet: a merged cell has its value in all its rows and columns, an empty
-    cell keeps its column. `marked`: texts with raised marks, by the plain text.
+    cell keeps its column; hidden rows and columns are left out. `marked`: texts with raised marks,
+    by the plain text.
     """
     # Rows and columns are numbered from 1.
-    merged, names, frozen, pivots = _marks(archive, sheet._worksheet_path.lstrip("/"))
+    name = sheet._worksheet_path.lstrip("/")
+    merged, names, frozen, pivots = _marks(archive, name)
+    hidden_rows = sorted(set(map(int, _HIDDEN_ROW.findall(archive.read(name)))))
+    ranges = _HIDDEN_COLUMNS.findall(archive.read(name))
+    hidden = {column for first, last in ranges for column in range(int(first), int(last) + 1)}
     covered: dict[int, int] = {}  # by column, the last row that a merged cell covers
     flow = Flow()
     flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
-        texts = [_shown(cell, marked) for cell in row]
+        everything = [_shown(cell, marked) for cell in row]
+        above = bisect_left(hidden_rows, number)
+        is_hidden = number in hidden_rows[above : above + 1]
+        texts = ["" if is_hidden or at in hidden else t for at, t in enumerate(everything, start=1)]
+        canonical.omitted["hidden"] += len("".join(everything)) - len("".join(texts))
+        if is_hidden:
+            continue
         label = next((at for at, text in enumerate(texts) if text), 0)
         flow.open_row(head=number in names or (number <= frozen and sum(map(bool, texts)) > 1))
         for column, text in enumerate(texts, start=1):
@@ -122,7 +142,8 @@ def _read_sheet(
                 number in rows and column in labels and any(texts[column : labels.stop - 1])
                 for rows, labels in pivots
             )
-            flow.open_cell(last - column + 1, bottom - number + 1, merged=repeated)
+            height = bottom - number + 1 - (bisect_right(hidden_rows, bottom) - above)
+            flow.open_cell(last - column + 1, height, merged=repeated)
             flow.add(f"{_indent(row[label])}{text}" if column == label + 1 else text)
     flow.close_table()
     flow.add_to(canonical)
