@@ -63,7 +63,7 @@ FORMATS = {
         "subtitles:read_subtitles",
         "markup",
         ".srt .vtt .sbv .ass .ssa",
-        begins=rb"WEBVTT\b|\s*(?:\d+\r?\n)?[\d:]{5,9}[,.]\d{3} -->",
+        begins=rb"WEBVTT\b|\s*(?:\d+\r?\n)?\[?[\d:]{5,9}[,.]\d{3} -->",
     ),
     "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),
     "docx": Format("docx:read_docx", "archive", ".docx", parts=("word/",)),

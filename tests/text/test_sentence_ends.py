@@ -111,6 +111,7 @@ ENGLISH = [
     "ana  4411  ?      Ss  0:11",
     "! another comment",
     "npm ERR! code ERESOLVE",
+    "COPY . /app",
     "Is this it ? ¦Yes it is ! ¦Great.",
     "☒ Yes ☐ No",
     "Gt. Britain is big. ¦The route is gt. ¦It ends. ¦He lives on Mill Dr. ¦The house is red.",
