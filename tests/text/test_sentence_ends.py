@@ -112,6 +112,7 @@ ENGLISH = [
     "! another comment",
     "npm ERR! code ERESOLVE",
     "COPY . /app",
+    "It was late . . . ¦They left . ¦Nobody came.",
     "Is this it ? ¦Yes it is ! ¦Great.",
     "☒ Yes ☐ No",
     "Gt. Britain is big. ¦The route is gt. ¦It ends. ¦He lives on Mill Dr. ¦The house is red.",

@@ -200,9 +200,10 @@ _NO_END = tuple(
             r"\(?(?:[ivx]{1,4}|[a-h])[.)]\s+\Z",
             r"[A-Z]",
         ),
-        # a sign alone, in a column, at the start of a line or as a path: "4411 ?   Ss", "! so"
+        (r"(?<!\S)\.[ \t]+\Z", r"/\w"),  # COPY . /app
+        # a sign alone, in a column or at the start of a line: "4411 ?   Ss", "! so"
         (
-            r"(?:\A|\n|[ \t]{2})[ \t]*[?!]\s+\Z|(?<!\S)[?!][ \t]{3,}\Z|(?<!\S)\.\s+\Z|\bERR!\s+\Z",
+            r"(?:\A|\n|[ \t]{2})[ \t]*[?!]\s+\Z|(?<!\S)[?!][ \t]{3,}\Z|\bERR!\s+\Z",
             r"",
         ),
         # a section's title: in "Item 1A. Risks"

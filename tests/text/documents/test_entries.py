@@ -344,6 +344,23 @@ def test_a_line_after_a_backslash_continues_the_line_above():
     assert lines("\n".join(entries)) == entries
 
 
+def test_a_row_that_was_wrapped_is_one_and_a_short_one_above_a_small_letter_is_not():
+    rows = [
+        "List of Examples",
+        "Person record",
+        "Example of NAME formats",
+        "Searching on NAMEs",
+        "Example of replaced single line default record\n   template",
+        "Family record",
+        "Another",
+        "see below",
+        "Example of bad NAME syntax (too many slashes in it)",
+        "Person multiply defined",
+        "Missing key",
+    ]
+    assert lines("\n".join(rows)) == rows
+
+
 def test_a_record_of_several_lines_is_one_entry():
     records = ["Name: Ana\nPhone: 1\nCity: Leeds", "Name: Bob\nPhone: 2\nCity: York"]
     assert lines("\n\n".join(records)) == records

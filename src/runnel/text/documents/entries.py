@@ -350,10 +350,11 @@ class Entries:
                 ),
                 len(lines),
             )
-        # 10. Rows of a table or of a list, but not what a backslash before it continues.
+        # 10. Rows of a table or of a list.
         listed = len(lines) >= _FEW and _are_rows(lines)
-        starts = (n for n in range(len(lines)) if listed and not lines[n - 1].endswith("\\"))
-        return entries_from(starts, len(lines)) if listed or self.log else []
+        return (
+            entries_from(_rows(lines) if listed else (), len(lines)) if listed or self.log else []
+        )
 
 
 def _sign(line: str) -> str | None:
@@ -436,6 +437,20 @@ def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Ent
             yield Entry(first, last, "heading", level, parent[1])
         else:
             yield Entry(first, last, "line", 0 if signs[first] == "comment" else level)
+
+
+def _rows(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the lines that begin rows: not those that a backslash before them continues; and where
+    few rows begin with small letters, not those that do so because the line above was wrapped.
+    """
+    small = [line.lstrip()[0].islower() for line in lines]
+    width = max(map(len, lines)) - _MARGIN
+    few = sum(small) <= (1 - _CODES) * len(lines)
+    for n, line in enumerate(lines):
+        above = f"{lines[n - 1]} {line[:LOOK].split(maxsplit=1)[0]}"
+        wrapped = few and small[n] and len(above) > max(width, _WRAPPED)
+        if not lines[n - 1].endswith("\\") and not (n and wrapped):
+            yield n
 
 
 def _are_rows(lines: Sequence[str]) -> bool:
