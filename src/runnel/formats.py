@@ -46,7 +46,7 @@ _MAIL = (
 )
 FORMATS = {
     "txt": Format("document:read_plain", "text"),
-    "md": Format("markdown:read_markdown", "text", ".md .markdown"),
+    "md": Format("markdown:read_markdown", "text", ".md .markdown .mdx .qmd .rmd .mkd .mdown"),
     "code": Format(
         "code:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"
     ),

@@ -269,6 +269,10 @@ def test_a_table_below_a_key_is_read_row_by_row():
             ],
         ),
         (
+            "Error: x is null\n    at take (/app/a.js:3:7)\n    at node:internal/main:23:47",
+            ["Error: x is null", "at take (/app/a.js:3:7)", "at node:internal/main:23:47"],
+        ),
+        (
             "panic: nil pointer\ngoroutine 1 [running]:\nmain.(*Pump).Start(0x0)\n\t/srv/main.go:44 +0x22\n"
             "main.main()\n\t/srv/main.go:12 +0x1d",
             [
@@ -493,6 +497,8 @@ def test_a_row_in_columns_has_the_indented_lines_below_it():
         "\nCompleted 404 Not Found in 12ms (ActiveRecord: 0.4ms | Allocations: 1204)",
         "total 48\ndrwxr-xr-x 2 ana ana  4096 Nov 27 09:01 .\n-rw-r--r-- 1 ana ana 12044 Nov 26 a b.pdf\n"
         "lrwxrwxrwx 1 ana ana    11 Nov 26 10:00 current -> a.pdf",
+        "http 2026-11-27T09:01:13.1Z app/x 200\nhttps 2026-11-27T09:01:14.1Z app/x 503",
+        "pump-1  | 2026-11-27 09:01:13 up\ndb-1    | 2026-11-27 09:01:14 ready to serve",
         "*Nov 27 09:01:13.118: %LINK-3-UPDOWN: Interface down\n*Nov 27 09:01:14.118: %SYS-5-CONFIG: a\n"
         ".Nov 27 09:01:15.118: %SYS-5-CONFIG_I: Configured",
         "hostname pump-sw1\n!\ninterface Gigabit0/1\nip address 10.0.0.1 255.255.255.0\n!\nline vty 0 4",

@@ -203,7 +203,7 @@ def test_other_archives_are_named(folder, tmp_path):
                 ("<html>".encode("utf-16-le"), "a"),
             ],
         ),
-        ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown")]),
+        ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown"), (b"", "a.mdx")]),
         (
             "txt",
             [

@@ -65,13 +65,18 @@ LINES = (
         "Information  5/27/2024 9:01:13 AM  Disk  7",
         rf"[^\W\d_]+(?:[ ][^\W\d_]+)?[ \t]+{_DATE}[,\sT]+{_TIME}{_HALF}[ \t]",
     ),
+    ("stamp", "pump-1 | 2024-05-01 12:00:07 began", rf"[\w.-]{{1,60}}[ ]+(?:\|[ ]+)?{_DATE}[T ]\d"),
     ("stamp", "I, [2024-05-01T12:00:07 #4]  INFO -- : began", rf"[A-Z],[ ]\[{_DATE}"),
     (
         "stamp",
         "--- Day changed Sat May 4 2024",
         r"(?:-{2,3}|\*{3,4})[ ](?:Logs?|Day|Reboot|BEGIN|END)|Session[ ](?:Start|Close|Time)",
     ),
-    ("frame", "at com.acme.Stock.take(Stock.java:44)", r"at[ ](?:(?:async|new)[ ])?[^\s(]+[ ]?\("),
+    (
+        "frame",
+        "at com.acme.Stock.take(Stock.java:44)",
+        r"at[ ](?:(?:(?:async|new)[ ])?[^\s(]+[ ]?\(|\S{1,160}:\d+\s*\Z)",
+    ),
     ("frame", 'File "stock.py", line 44, in take', r"File[ ]\"[^\"]+\",[ ]line[ ]\d"),
     ("frame", "#0 /srv/stock.php(44): Stock->take()", r"#\d+[ ]+\S"),
     ("frame", "from stock.rb:44:in `take'", r"(?:from[ ])?\S{1,120}:\d+:in[ ]"),
@@ -351,10 +356,9 @@ class Entries:
                 len(lines),
             )
         # 10. Rows of a table or of a list.
-        listed = len(lines) >= _FEW and _are_rows(lines)
-        return (
-            entries_from(_rows(lines) if listed else (), len(lines)) if listed or self.log else []
-        )
+        if len(lines) >= _FEW and _are_rows(lines):
+            return entries_from(_rows(lines), len(lines))
+        return [Entry(0, len(lines))] if self.log else []
 
 
 def _sign(line: str) -> str | None:
