@@ -271,11 +271,11 @@ class Entries:
         return _key(line) in self._speakers or _TURN.match(line) is not None
 
     def _of_log(self, lines: Sequence[str]) -> list[int]:
-        """Return the lines of a log or a chat that begin entries. [] if it is another file, and for
-        a paragraph without an entry, such as the head of the log, which is read as elsewhere.
+        """Return the lines of a log or a chat that begin entries; [] for a paragraph without an
+        entry, such as the head of the log, which is read as elsewhere.
         """
-        signs = [_sign(line) if self.log else None for line in lines]
-        begun = [n for n, line in enumerate(lines) if signs[n] and signs[n] == self.log]
+        signs = [_sign(line) for line in lines]
+        begun = [n for n, sign in enumerate(signs) if sign == self.log]
         if self.log == "below":  # the times have lines of their own, perhaps below a name
             return [max(0, n - self._names_above) for n in begun]
         begun = [n for n in begun if not lines[n][0].isspace()]
@@ -290,7 +290,7 @@ class Entries:
         if (table := table_in(lines, log=self.log is not None)) is not None:
             return table
         # 2. A log or a chat; changes of files.
-        if begun := self._of_log(lines):
+        if self.log and (begun := self._of_log(lines)):
             return entries_from(begun, len(lines))
         if self._changes and sum(map(bool, map(_CHANGE.match, lines))) >= _CODES * len(lines):
             return list(_changes(lines))
