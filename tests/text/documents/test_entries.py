@@ -403,6 +403,17 @@ def test_long_logs_and_lines_take_time_in_proportion():
                 "Ana Lind\n  8:20 AM\nthanks",
             ],
         ),
+        # another message of a speaker, without the name
+        (
+            "Ana Lind\n  8:12 AM\nwho has the key\nto the gate\n8:13\nand the ladder\nBo Crane\n  8:14 AM\n"
+            "reception\nAna Lind\n  8:20 AM\nthanks",
+            [
+                "Ana Lind\n  8:12 AM\nwho has the key\nto the gate",
+                "8:13\nand the ladder",
+                "Bo Crane\n  8:14 AM\nreception",
+                "Ana Lind\n  8:20 AM\nthanks",
+            ],
+        ),
         # times above what was written
         (
             "03/01/2026 08:12\nwoke up\n03/01/2026 09:00\nate\n03/01/2026 09:30\nleft the house",

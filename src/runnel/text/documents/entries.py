@@ -277,7 +277,9 @@ class Entries:
         signs = [_sign(line) for line in lines]
         begun = [n for n, sign in enumerate(signs) if sign == self.log]
         if self.log == "below":  # the times have lines of their own, perhaps below a name
-            return [max(0, n - self._names_above) for n in begun]
+            # among indented times, others have none: the speaker goes on
+            named = {n for n in begun if lines[n][0].isspace()} or set(begun)
+            return [max(0, n - (self._names_above and n in named)) for n in begun]
         begun = [n for n in begun if not lines[n][0].isspace()]
         head = range(begun[0]) if begun else ()
         return [*(n for n in head if signs[n]), *begun]
