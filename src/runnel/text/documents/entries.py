@@ -449,9 +449,10 @@ def _rows(lines: Sequence[str]) -> Iterator[int]:
     """Yield the lines that begin rows: not those that a backslash before them continues; and where
     few rows begin with small letters, not those that do so because the line above was wrapped.
     """
-    small = [line.lstrip()[0].islower() for line in lines]
+    lines = [line.strip() for line in lines]
+    small = [line[0].islower() for line in lines]
     width = max(map(len, lines)) - _MARGIN
-    few = sum(small) <= (1 - _CODES) * len(lines)
+    few = len(lines) - sum(small) >= _CODES * len(lines)
     for n, line in enumerate(lines):
         above = f"{lines[n - 1]} {line[:LOOK].split(maxsplit=1)[0]}"
         wrapped = few and small[n] and len(above) > max(width, _WRAPPED)
