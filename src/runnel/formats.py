@@ -46,7 +46,7 @@ _MAIL = (
 )
 FORMATS = {
     "txt": Format("document:read_plain", "text"),
-    "md": Format("markdown:read_markdown", "text", ".md .markdown"),
+    "md": Format("markdown:read_markdown", "text", ".md .markdown .mdx .qmd .rmd .mkd .mdown"),
     "code": Format(
         "code:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"
     ),
@@ -63,7 +63,7 @@ FORMATS = {
         "subtitles:read_subtitles",
         "markup",
         ".srt .vtt .sbv .ass .ssa",
-        begins=rb"WEBVTT\b|\s*(?:\d+\r?\n)?[\d:]{5,9}[,.]\d{3} -->",
+        begins=rb"WEBVTT\b|\s*(?:\d+\r?\n)?\[?[\d:]{5,9}[,.]\d{3} -->",
     ),
     "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),
     "docx": Format("docx:read_docx", "archive", ".docx", parts=("word/",)),

@@ -96,6 +96,26 @@ ENGLISH = [
     # other signs
     "I got an error :( ¦It works now :) ¦Love it 👍 ¦Still nothing... ¦I forgot.",
     "🐺 The dog barked. ¦👍 Good dog. ¦It ran.",
+    # citations of courts and codes
+    "Plaintiff's Compl. ¶ 12 says so. ¦See Pl.'s Br. at 4 and Defs.' Mot. at 7. ¦The Pls.' Opp'n is late.",
+    "593 F. Supp. 2d 184 (D. Mass. 2009), 33 L. Ed. 2d 122 and 12 F. App'x 4. ¦It held.",
+    "Cal. Bus. & Prof. Code § 17200 and N.Y. Gen. Oblig. Law § 5-701 differ. ¦Fed. R. Evid. 403 too.",
+    "Subpara. (b) does not. ¦Sch. 3 lists them. ¦It is at the sch. ¦It was Evid. ¦The rest stays.",
+    # labels in letters, at the start and in a line; after them, "Article IV." ends a sentence
+    "ARTICLE II. Term of the lease. ¦It is a year. ¦See Article IV. ¦It renews.",
+    "Exhibit B. Rents and fees. ¦They rise. ¦See Exhibit B. ¦It is new.",
+    "i. Open the valve. ¦ii. Close it. ¦b. Wait. ¦It was vitamin. ¦I know.",
+    # measures in two parts
+    "He is 6 ft. 2 in. tall. ¦It took 5 hrs. 30 min. ¦It weighs 5 lbs. 3 oz. ¦He ran for 5 hrs. ¦Then he slept.",
+    # signs alone in columns and at the start of a line; boxes belong to what is after them
+    "ana  4411  ?      Ss  0:11",
+    "! another comment",
+    "npm ERR! code ERESOLVE",
+    "COPY . /app",
+    "It was late . . . ¦They left . ¦Nobody came.",
+    "Is this it ? ¦Yes it is ! ¦Great.",
+    "☒ Yes ☐ No",
+    "Gt. Britain is big. ¦The route is gt. ¦It ends. ¦He lives on Mill Dr. ¦The house is red.",
     "It is 37 °C. ¦Colonies of S. aureus grew. ¦J. Brandt saw D. melanogaster. ¦Plan B. ¦Nobody came.",
 ]
 OTHERS = [
@@ -138,6 +158,10 @@ OTHERS = [
     ("hi", "डॉ. शर्मा आए। ¦प्रो. राव और श्री. गुप्ता नहीं। ¦रु. 5 दें।"),
     ("ja", "「行こう。」と彼は言った。¦「はい。」¦とても良い。¦「いいえ。」と、母。"),
     ("ru", "См. рис. 3 и табл. 4. ¦Это ясно."),
+    ("de", "»Nein!«, rief sie. ¦»Komm mit!« ¦Sie lachte. ¦»Ja«, sagte er. ¦Az. VII ZR 12/18."),
+    ("fr", "Le Dr. Lee et Me. Roy parlent. ¦L'art. 3 du C. civ. s'applique. ¦Voir la coll. Folio."),
+    ("es", "Vivió hasta el 5 d. C. y murió. ¦Nació en 300 a. C. en Roma. ¦El fin."),
+    ("it", "Il Trib. Roma decise. ¦Cod. civ. art. 3. ¦È tutto."),
     ("sv", "Den 3 maj kom han, t.ex. med tåg. ¦Sedan gick han."),
 ]
 

@@ -30,8 +30,8 @@ _QUOTATION = re.compile(
     r"|(?<=<)(?![A-Za-z/!]))"  # not the "<" of a tag
 )
 _OPENING = "\"'`\u00ab\u2018\u201a\u201c\u201e\u201f\u2039"
-# the beginning of "\u00ab Oui \u00bb"
-_FRENCH_QUOTE = re.compile("[\u00ab\u2039][ \u00a0\u202f]\\S")
+# the beginning of "\u00ab Oui \u00bb", and of "\u00bbJa\u00ab" after a space
+_QUOTE_BEGINS = re.compile("(?<!\\S)[\u00ab\u2039][ \u00a0\u202f]\\S|\\s[\u00bb\u203a]\\S")
 _CLOSERS = r"[\"'\u2019\u201c\u201d\u00bb\u203a]"
 _LOWER = r"[a-z\u00df-\u00f6\u00f8-\u00ff]"
 # words that often begin a sentence, and are no part of a name
@@ -60,7 +60,7 @@ _TIMES = (
 # abbreviations before a number: "Eq. 4", "Nos. (2) and (3)", "Exh. A"
 _NUMBERED = (
     r"[Ee]qs?|EQ|[Ff]igs?|[Tt]abs?|[Nn]os?|NO|[Nn]r|[Aa]rts?|[Ss]ecs?|[Ss]ects?|[Ss]ubsecs?|[Cc]hs?"
-    r"|[Cc]haps?|[Vv]ols?|VOL|[Pp]ars?|[Pp]aras?|[Pp]ts?|[Cc]ls?|[Cc]ols?|[Ff]ol|[Rr]efs?|[Rr]eg"
+    r"|[Cc]haps?|[Ss]ubpara|[Ss]ch|Evid|Az|[Vv]ols?|VOL|[Pp]ars?|[Pp]aras?|[Pp]ts?|[Cc]ls?|[Cc]ols?|[Ff]ol|[Rr]efs?|[Rr]eg"
     r"|App|Ann|Appx|[Ee]xh?s?|[Ss]ched|[Ss]uppl|[Ss]er|[Ii]ss|[Tt]it|[Bb]k|[Ll]n|[Ll]l?"
     r"|[Pp]p?|[Nn]n?"
     r"|[Ff]n|[Pp]rop|[Tt]hm|[Dd]ef|[Cc]or|[Ll]em|[Aa]lg|[Ss]tat|L|ss?|S|Rn|Rz"
@@ -76,7 +76,7 @@ _NUMBERED = (
 # abbreviations that stand in the middle of a sentence
 _BEFORE = (
     r"approx|c|ca|cca|cf|max|min|incl|excl|al|seq|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
-    r"|m\u00edn|env|avg|vol|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
+    r"|m\u00edn|env|avg|vol|temp|esp|civ|p\u00e9n|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 # before the number of a section: "\u00a7 12.", "Item 1A."
@@ -89,6 +89,9 @@ _SECTIONS = (
 LABEL = (
     # after the number of a line in a transcript
     rf"(?:\d{{1,2}}[ \t]{{2,}})?(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\."
+    # "ARTICLE IV. Term", "Exhibit B. Rents"
+    rf"|(?:{_SECTIONS}|ARTICLE|SECTION|CHAPTER|PART|APPENDIX|EXHIBIT|SCHEDULE|ANNEX)[ ]"
+    r"(?:[IVXLC]+|[A-Z]|\d[\d.]*)\."
     r"|(?:[A-Z]|[IVXL]{2,6}|[ivxl]{2,5})\."
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chairman|Chair|Judge|Justice)"
     r"[ \t]+[A-Z][A-Z'-]{2,}\.|The[ ](?:Chair\w*|President|Speaker|Clerk|Witness)\."
@@ -102,7 +105,7 @@ _NO_END = tuple(
     for before, after in (
         # config.yaml, a.b(), example.org: inside a name
         (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),
-        (r"", r"[,;:)\]\u2026]"),  # (etc.), or
+        (r"", r"[,;:)\]\u2026&]"),  # (etc.), or
         (r"\]\.\.\.\s+\Z", r"\[|[A-Z]{2,}\b"),  # cp [OPTION]... SOURCE
         # "Go!" he said. "Go!" Mary said. -Who? -he asked.
         (rf"[.!?\u2026]{_CLOSERS}+\s+\Z", _LOWER),
@@ -114,6 +117,8 @@ _NO_END = tuple(
         (r"[.!?\u2026]\s+\Z", rf"[\u2013\u2014-]\s?{_LOWER}"),
         # an abbreviation and its number: Eq. 4, Nos. (2) and (3); Exh. A, Vol. IV; vol. IV, fig. B
         (rf"(?<![\w.])(?<!\d\s)(?:{_NUMBERED})\.\s+\Z", r"[\d(\[\u00a7#]"),
+        (r"\w\.\s+\Z", r"\u00b6|[23]d\s\d"),  # Compl. \u00b6 12; 593 F. Supp. 2d 184
+        (r"\b(?:Pl|Def|Resp|Pet|Appellant)s?\.['\u2019]s?\s+\Z", r"[A-Z]"),  # Defs.' Mot.
         (
             r"\d[\w()]*,? (?:[Pp]aras?|[Aa]rts?|[Ss]ubsecs?|[Aa]bs|[Nn]r|lit)\.\s+\Z",
             r"[\d(]|[a-z]\)",
@@ -130,13 +135,14 @@ _NO_END = tuple(
         ),
         # Ms. Ruiz, Ft. Worth
         (
-            r"\b(?:M[sx]|M[ml]{1,2}es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste"
+            r"\b(?:M[sx]|M[ml]{1,2}es?|Ft|Mevr|Dhr|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste|Gt"
             r"|[Bb]v?d)\.\s+\Z",
             r"[A-Z]",
         ),
         # Univ. Press; but: at the Univ. The
         (
-            r"\b(?:Pub|[Ii]nkl|[Zz]zgl|[Ee]xkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)"
+            r"\b(?:Pub|[Ii]nkl|[Zz]zgl|[Ee]xkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid"
+            r"|Oblig|Admin|Const|Proc|Bankr|Dr|Me|Trib|coll)"
             r"\.\s+\Z",
             rf"(?!(?:{_OPENERS})\b)[A-Z]",
         ),
@@ -156,6 +162,9 @@ _NO_END = tuple(
         (r"\b(?:Mon|Tues?|Wed|Thurs?|Fri|Sat)\.\s+\Z", r"\d"),  # Mon. 3 May
         (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),  # approx. 5
         (rf"(?:\d|\u00bd|\u00bc)[\s-]?(?:[A-Za-z]{{1,3}}|{_UNITS})\.\s+\Z", _LOWER),  # 440 Hz. tone
+        # 5 hrs. 30 min., 6 ft. 2 in., 3 lbs. 4 oz.
+        (r"\d\s?(?:hrs?|h|ft|lbs?)\.\s+\Z", r"[\d/.]+\s?(?:m|mins?|in|oz)\b"),
+        (r"\b[ad]\.\s+\Z", r"C\.(?:\s|\Z)"),  # 300 a. C.
         (r"\.\s?[\[(][^\])]*[\])]\s+\Z", _LOWER),  # et al. [7] found
         # Ltd. and, II. was; then: u. a. (2009), p. m. del
         (r"(?<![\w.])[A-Z]\w{0,4}\.\s+\Z", _LOWER),
@@ -183,6 +192,18 @@ _NO_END = tuple(
         (
             rf"(?:\n[ \t]*|(?<!\w)(?!(?:{_NUMBERED}|{_BEFORE}|{_MONTHS_AND_DAYS})\.)"
             r"[\w'-]+[.!?:;]\)?\s+)\(?\d{1,3}[.)]\s+\Z",
+            r"",
+        ),
+        # the same in letters: Open it. ii. Close it. b. Wait
+        (
+            rf"(?<!\w)(?!(?:{_NUMBERED}|{_BEFORE})\.)[\w'-]{{2,}}[.!?:;]\)?\s+"
+            r"\(?(?:[ivx]{1,4}|[a-h])[.)]\s+\Z",
+            r"[A-Z]",
+        ),
+        (r"(?<!\S)\.[ \t]+\Z", r"/\w"),  # COPY . /app
+        # a sign alone, in a column or at the start of a line: "4411 ?   Ss", "! so"
+        (
+            r"(?:\A|\n|[ \t]{2})[ \t]*[?!]\s+\Z|(?<!\S)[?!][ \t]{3,}\Z|\bERR!\s+\Z",
             r"",
         ),
         # a section's title: in "Item 1A. Risks"
@@ -273,7 +294,7 @@ _END = tuple(
         ),
         (r"(?<!\w)[:;]-?[()DP]\s+\Z", r""),  # :)
         # a picture behind a word; one alone belongs to the sentence behind it
-        (r"\w\s?[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]+\s+\Z", r""),
+        (r"\w\s?(?![\u2610-\u2612])[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]+\s+\Z", r""),
     )
 )
 # where a pair of `_END` may match: a sign, white space, and then a capital; a search for it is fast
@@ -327,7 +348,7 @@ def sentence_starts(window: str, language: str) -> list[int]:
         if match is None:
             break
         at = match.start()
-        while window[at - 1] in _OPENING or _FRENCH_QUOTE.match(window, at - 2):
+        while window[at - 1] in _OPENING or _QUOTE_BEGINS.match(window, at - 2):
             at -= 1
         if not (
             _BARE.match(window, at)

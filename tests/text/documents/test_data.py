@@ -53,6 +53,16 @@ def test_json_values_with_their_names():
     assert len(document.warnings) == 1 and document.kind == "json"
 
 
+def test_a_text_in_pieces_is_one_text():
+    pieces = '["It is ", {"type": "bold", "text": "7741"}, ". Keep it."]'
+    document = read_json(Decoded(f'{{"from": "Ana", "text": {pieces}}}', "utf-8"))
+    assert shown(document)[1] == ("line", "It is 7741. Keep it.")
+    messages = '[{"type": "a", "text": "It is"}, {"type": "b", "text": "ok"}]'
+    assert len(read_json(Decoded(messages, "utf-8")).blocks) == 2
+    other = '["It is ", {"type": "bold", "size": "7"}]'
+    assert "type: bold" in read_json(Decoded(other, "utf-8")).text
+
+
 def test_a_number_is_no_title():
     document = read({"specs": {"head": 5, "flow": 7}, "pump": {"head": "P1", "flow": 7}})
     assert shown(document) == [

@@ -100,6 +100,11 @@ def test_lines_that_begin_alike_or_are_short_are_blocks(text):
         "Nora Lind\n12 Mill Lane\nManchester M1 2AB\n\nKim Novak\n3 Elm Street\nLeeds",
         '"But you may shoot": he called, reassured by the rumble of the\nmachine: "Shoot the fox, and'
         ' then come home with it to us all."',
+        # wrapped prose in which all lines begin with large letters, and verse in long lines
+        "Die Pumpe im Keller des Hauses steht seit dem letzten Winter\nStill, weil das Ventil am"
+        " Eingang der Leitung eingefroren ist,\nUnd niemand weiß, wann der Klempner kommt",
+        "The pump that stands in the cellar of the house has not run since winter,\nThe valve is shut,\n"
+        "The water waits in the pipes until somebody comes to open them again,\nThe house is cold",
         "",
         "one",
     ],
@@ -264,15 +269,101 @@ def test_a_table_below_a_key_is_read_row_by_row():
                 "at async Order.post (/app/b.js:7:1)",
             ],
         ),
+        (
+            "Error: x is null\n    at take (/app/a.js:3:7)\n    at node:internal/main:23:47",
+            ["Error: x is null", "at take (/app/a.js:3:7)", "at node:internal/main:23:47"],
+        ),
+        (
+            "panic: nil pointer\ngoroutine 1 [running]:\nmain.(*Pump).Start(0x0)\n\t/srv/main.go:44 +0x22\n"
+            "main.main()\n\t/srv/main.go:12 +0x1d",
+            [
+                "panic: nil pointer",
+                "goroutine 1 [running]:",
+                "main.(*Pump).Start(0x0)\n\t/srv/main.go:44 +0x22",
+                "main.main()\n\t/srv/main.go:12 +0x1d",
+            ],
+        ),
+        (
+            "PHP Fatal error: stock is negative\n#0 /srv/stock.php(44): Stock->take()\n#1 {main}",
+            [
+                "PHP Fatal error: stock is negative",
+                "#0 /srv/stock.php(44): Stock->take()",
+                "#1 {main}",
+            ],
+        ),
+        (
+            "stock.rb:44:in `take': stock is negative (Error)\n\tfrom order.rb:7:in `post'\n\tfrom"
+            " a.rb:1:in `<main>'",
+            [
+                "stock.rb:44:in `take': stock is negative (Error)",
+                "from order.rb:7:in `post'",
+                "from a.rb:1:in `<main>'",
+            ],
+        ),
     ],
 )
 def test_each_call_of_a_trace_is_an_entry(text, entries):
     assert lines(text) == entries
 
 
+def test_the_head_of_a_log_and_a_trace_below_a_blank_line_are_read_as_elsewhere():
+    entries = [
+        "2026-01-03 12:00:05 ERROR upload failed",
+        "2026-01-03 12:00:06 INFO retry\nand the\nrest",
+        "2026-01-03 12:00:07 INFO done",
+    ]
+    head = "pump.service - The pump\n  Loaded: yes\n  Active: failed since Monday"
+    trace = "java.io.IOException: no route\n\tat a.B.c(B.java:3)\n\tat a.B.d(B.java:4)"
+    text = "\n\n".join([head, entries[0], trace, *entries[1:], "a poem\nof two lines"])
+    document = plain(text)
+    assert [words for _, words in shown(document)] == [
+        *("pump.service - The pump", "Loaded: yes", "Active: failed since Monday", entries[0]),
+        *("java.io.IOException: no route", "at a.B.c(B.java:3)", "at a.B.d(B.java:4)"),
+        *(*entries[1:], "a poem\nof two lines"),
+    ]
+
+
+def test_a_setting_in_braces_ends_where_its_line_does_and_a_short_one_belongs_to_its_file():
+    entries = [
+        "http {",
+        "log_format main '$addr [$time] '\n    '$status';",
+        "# how long",
+        "keepalive 65;",
+        "location / {",
+        "root /srv;\n  }\n}",
+    ]
+    document = plain("\n  ".join(entries) + "\n\nuser nginx;\nworkers auto;\n")
+    assert [words for _, words in shown(document)] == [*entries, "user nginx;", "workers auto;"]
+    block = 'variable "region" {\n  description = "where"\n  default = "eu"\n}'
+    many = 'region = "eu"\nzone = "a"\nkind = "t3"\n'
+    assert lines(f"{many}\n{block}")[3:] == [
+        'variable "region" {',
+        'description = "where"',
+        'default = "eu"\n}',
+    ]
+    assert shown(plain(block)) == [("paragraph", block)]
+
+
 def test_a_line_after_a_backslash_continues_the_line_above():
     entries = ["FROM python:3.12", "RUN make \\\n    && make test", "WORKDIR /app", "EXPOSE 8080"]
     assert lines("\n".join(entries)) == entries
+
+
+def test_a_row_that_was_wrapped_is_one_and_a_short_one_above_a_small_letter_is_not():
+    rows = [
+        "List of Examples",
+        "Person record",
+        "Example of NAME formats",
+        "Searching on NAMEs",
+        "Example of replaced single line default record\n   template",
+        "Family record",
+        "Another",
+        "see below",
+        "Example of bad NAME syntax (too many slashes in it)",
+        "Person multiply defined",
+        "Missing key",
+    ]
+    assert lines("\n".join(rows)) == rows
 
 
 def test_a_record_of_several_lines_is_one_entry():
@@ -284,6 +375,10 @@ def test_long_logs_and_lines_take_time_in_proportion():
     start = time.process_time()
     row = "2026-01-03 12:00:05 INFO worker %d is up and has nothing else to say\n"
     document = read_plain(Decoded("".join(row % n for n in range(50_000)), "utf-8"))
+    assert len(document.blocks) == 50_000
+    document = read_plain(
+        Decoded("".join(f"[{n}] the pump is up\n" for n in range(50_000)), "utf-8")
+    )
     assert len(document.blocks) == 50_000
     for text in (
         repeat("x", 10_000_000),
@@ -306,6 +401,17 @@ def test_long_logs_and_lines_take_time_in_proportion():
             [
                 "Ana Lind\n  8:12 AM\nwho has the key",
                 "Bo Crane\n  8:13 AM\nreception\nsince Monday",
+                "Ana Lind\n  8:20 AM\nthanks",
+            ],
+        ),
+        # another message of a speaker, without the name
+        (
+            "Ana Lind\n  8:12 AM\nwho has the key\nto the gate\n8:13\nand the ladder\nBo Crane\n  8:14 AM\n"
+            "reception\nAna Lind\n  8:20 AM\nthanks",
+            [
+                "Ana Lind\n  8:12 AM\nwho has the key\nto the gate",
+                "8:13\nand the ladder",
+                "Bo Crane\n  8:14 AM\nreception",
                 "Ana Lind\n  8:20 AM\nthanks",
             ],
         ),
@@ -388,6 +494,29 @@ def test_a_row_in_columns_has_the_indented_lines_below_it():
         "a_test.py:17: AssertionError\n========= summary =========\nFAILED a_test.py::one - 0 == 1\n"
         "========= 1 failed in 0.1s =========",
         "ok 1 - opens\nnot ok 2 - closes\nok 3 - waits",
+        # settings of servers, in braces and without; what npm, compilers and web frameworks print
+        "user  nginx;\nevents {\nworker_connections  1024;\nhttp {\n# how long\nkeepalive 65;",
+        'ServerRoot "/etc/httpd"\nListen 80\n<Directory "/var/www">\nAllowOverride None\n</Directory>',
+        "SHELL=/bin/bash\nMAILTO=ops@example.org\n*/5 * * * * /bin/check\n@daily /bin/renew now\n"
+        "0 3 * * 0 /bin/backup --all",
+        "# core\nnumpy==1.26.4\npyyaml\ngit+https://example.org/x.git\nrequests>=2.31,<3\n-r dev.txt",
+        "# build\nbuild/\n*.pyc\n!keep.pyc\n/dist",
+        "npm WARN deprecated har@5.1.5: not supported\nnpm ERR! code ERESOLVE\nnpm ERR! Found: react@18",
+        "pump.c: In function 'start':\npump.c:12:5: error: x is unknown\npump.c:14:1: note: see here\n"
+        "make: *** [pump.o] Error 1",
+        'Started GET "/orders/7" for 127.0.0.1 at 2026-11-27 09:01:13 +0100\nProcessing by OrdersController'
+        "#show as HTML\nOrder Load (0.4ms) SELECT orders.* FROM orders WHERE orders.id = 7 LIMIT 1 OFFSET 0"
+        "\nCompleted 404 Not Found in 12ms (ActiveRecord: 0.4ms | Allocations: 1204)",
+        "total 48\ndrwxr-xr-x 2 ana ana  4096 Nov 27 09:01 .\n-rw-r--r-- 1 ana ana 12044 Nov 26 a b.pdf\n"
+        "lrwxrwxrwx 1 ana ana    11 Nov 26 10:00 current -> a.pdf",
+        "http 2026-11-27T09:01:13.1Z app/x 200\nhttps 2026-11-27T09:01:14.1Z app/x 503",
+        "pump-1  | 2026-11-27 09:01:13 up\ndb-1    | 2026-11-27 09:01:14 ready to serve",
+        "*Nov 27 09:01:13.118: %LINK-3-UPDOWN: Interface down\n*Nov 27 09:01:14.118: %SYS-5-CONFIG: a\n"
+        ".Nov 27 09:01:15.118: %SYS-5-CONFIG_I: Configured",
+        "hostname pump-sw1\n!\ninterface Gigabit0/1\nip address 10.0.0.1 255.255.255.0\n!\nline vty 0 4",
+        "Ana: 900 euros\nDr. Lee: I agree\nProf. Roy: so do I",
+        "--- Log opened Fri Nov 27 09:01:13 2026\n09:01 < ana> the code is 7741\n09:02 <@bo> ok\n09:03"
+        " * ana waves\n--- Day changed Sat Nov 28 2026\n08:00 < ana> morning",
         "Annex – the small building behind the main house\nBoiler – what heats the water of both\n"
         "Valve V-12 – what closes the supply of the annex, painted red",
     ],

@@ -291,6 +291,24 @@ def test_10_000_columns_and_long_merged_cells_are_bounded():
         ("old<a href='#fn8'>*</a>.", "old[*]."),
         ("see section <a href='#s3'>3</a><p id=s3>Wells", "see section 3\n\nWells"),
         ("pages <a href='#s3'>12</a><p id=s3>Wells", "pages 12\n\nWells"),
+        (
+            "said Ana.<a href='n.xhtml#b4'>4</a> In 1999<a href='n.xhtml#b5'>5</a>",
+            "said Ana.[4] In 1999[5]",
+        ),
+        (
+            "pages 12\u2013<a href='n.xhtml#b4'>15</a> of <a href='n.xhtml#b4'>4</a>",
+            "pages 12\u201315 of 4",
+        ),
+        (
+            "old<a href='#fn7'>2</a><aside>[<a href='#r7' role=doc-noteref>2</a>]<p>So.",
+            "old[2]\n\n[2] So.",
+        ),
+        ("see [2]<div>So.", "see [2]\n\nSo."),
+        ("<a href='#cite_ref-1'>^</a> Lind (2026).", "Lind (2026)."),
+        (
+            "old<a href='#fn7'>2</a><aside epub:type='footnote' id=fn7 hidden><p>So.",
+            "old[2]\n\nSo.",
+        ),
         ("N = 40<sup>1</sup>", "N = 40[1]"),
         ("<sup>1</sup>Median", "[1] Median"),
         ("the 21<sup>st</sup>, 3<sup>e</sup>, 5 cm<sup>3</sup>", "the 21st, 3e, 5 cm\u00b3"),
@@ -320,18 +338,21 @@ def test_marks_of_notes_are_apart_from_words(markup, text):
 STYLES = """/* .a {display: none} */ @media print {.b {display: none}}
 .hide, p.none > i, #x {display: none !important} .gone {visibility: hidden}
 .gone.back {visibility: visible} .d::before {display: none} ..bad {display: none}
-.tiny {color: red; font-size: 0} body {display: none} .block {display: none} .block {display: block}"""
+.tiny {color: red; font-size: 0} .off {position: absolute; left: -9999px} .near {left: -9px}
+.clip {clip: rect(0, 0, 0, 0)} body {display: none} .block {display: none} .block {display: block}"""
 
 
 def test_styles_of_the_page_hide_text_and_it_is_reported():
-    seen = "".join(f"<p class='{name}'>{name}" for name in ("a", "b", "gone back", "d", "block"))
+    seen = "".join(
+        f"<p class='{name}'>{name}" for name in ("a", "b", "gone back", "d", "block", "near")
+    )
     unseen = (
         "<p class='hide me'>un<p class=none>seen<i>un</i><p id=x>un<p class=gone>un"
-        "<p class=tiny>un<p style='font-size:0px'>un<div class=hide><p class=a>un</div>"
+        "<p class=tiny>un<p class=off>un<p class=clip>un<p style='font-size:0px'>un<div class=hide><p class=a>un</div>"
     )
     document = html(f"<style>{STYLES}</style>{seen}{unseen}")
-    assert document.text.split("\n\n") == ["a", "b", "gone back", "d", "block", "seen"]
-    assert "14" in document.warnings[0]
+    assert document.text.split("\n\n") == ["a", "b", "gone back", "d", "block", "near", "seen"]
+    assert "18" in document.warnings[0]
     style = "<style media=print>.hide {display: none}</style><p class=hide>shown"
     assert html(style).text == "shown"
 
@@ -339,6 +360,36 @@ def test_styles_of_the_page_hide_text_and_it_is_reported():
 def test_struck_text_is_left_out_and_reported():
     document = html("<p><del>Old price 40</del> <ins>New price 60</ins> <s>a</s><strike>b</strike>")
     assert document.text == "New price 60" and "14" in document.warnings[0]
+    style = "<style>.old {text-decoration: line-through} .new {text-decoration: underline}</style>"
+    document = html(f"{style}<p><b class=old>40</b> <b class=new>60</b>")
+    assert document.text == "60" and "2" in document.warnings[0]
+    document = html("<p><b style='color:red;text-decoration-line:line-through'>40</b> 60")
+    assert document.text == "60" and "2" in document.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("markup", "texts"),
+    [
+        ("<ol><li>Open it.<li><p>Wait.<p>Long.</ol>", ["1. Open it.", "2. Wait.", "Long."]),
+        (
+            "<ol start=3><li>a<ol type=a><li>b<li value=5>c</ol><li>d</ol>",
+            ["3. a", "a. b", "e. c", "4. d"],
+        ),
+        (
+            "<ol type=I><li><h2>Rent</h2>It rises.<li>Term</ol>",
+            ["I. Rent", "It rises.", "II. Term"],
+        ),
+        ("<ol><li id=fn1>So.<li id=fn2>No.</ol>", ["[1] So.", "[2] No."]),
+        (
+            "<ol><li>1. Open it.<li>(b) Wait.<li>Stop. Go.</ol>",
+            ["1. Open it.", "(b) Wait.", "3. Stop. Go."],
+        ),
+        ("<ol reversed><li>a</ol><ol class=breadcrumb><li>b</ol><ul><li>c</ul>", ["a", "b", "c"]),
+        ("<ol style='list-style: none'><li>a</ol><ol><li><a href='x'>b</a><li></ol>", ["a", "b"]),
+    ],
+)
+def test_items_of_ordered_lists_have_their_numbers(markup, texts):
+    assert html(markup).text.split("\n\n") == texts
 
 
 def test_a_page_for_browsers_without_scripts():

@@ -203,7 +203,7 @@ def test_other_archives_are_named(folder, tmp_path):
                 ("<html>".encode("utf-16-le"), "a"),
             ],
         ),
-        ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown")]),
+        ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown"), (b"", "a.mdx")]),
         (
             "txt",
             [
@@ -211,6 +211,7 @@ def test_other_archives_are_named(folder, tmp_path):
                 (b"About %PDF- headers", "a.txt"),
                 (b"It begins with %PDF-1.4, as told", "b"),
                 (b"", "a.docx"),
+                (b"", "a.pdf"),  # an empty file is empty, whatever its name
             ],
         ),
         ("jsonl", [(b"", "a.jsonl.gz"), (b"{}", "a.ndjson.zst")]),

@@ -105,7 +105,17 @@ def test_cues_without_blank_lines_names_and_other_formats():
     ass = (
         "[Script Info]\nTitle: x\n\n[Events]\nFormat: Layer, Start, End, Style, Name, Text\n"
         "Dialogue: 0,0:00:01.00,0:00:03.00,Default,Ana,0,0,0,,The key,\\Nis {\\i1}here{\\i0}.\n"
-        "Dialogue: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,Thanks.\n"
+        "Comment: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,check this\n"
+        "Dialogue: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,{\\an7\\p1}m 0 0 l 9 0{\\p0}Thanks.\n"
     )
     assert spoken(ass) == [("00:00:01", "Ana: The key, is here."), ("00:00:03", "Thanks.")]
+    srt = "1\n00:00:01,000 --> 00:00:02,000\nComment: it {\\pos(1,2)}is\n"
+    assert spoken(srt) == [("00:00:01", "Comment: it is")]
+    lines = (
+        "[00:00:01.000 --> 00:00:02.500]  The key is\n[00:00:02.500 --> 00:00:04.000]  with\n"
+        "[00:00:04.000 --> 00:00:05.000]  reception. Ask.\n"
+    )
+    assert spoken(lines) == [("00:00:01", "The key is with reception. Ask.")]
+    assert recognize(lines.encode(), "a.txt") == "srt"
+    assert recognize(b"[00:00:01] up\n", "a.txt") == "txt"
     assert recognize(b"", "a.sbv") == recognize(b"", "a.ass") == "srt"

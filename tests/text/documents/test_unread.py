@@ -162,6 +162,18 @@ def test_markdown_is_read_without_its_escapes_tags_and_comments():
     assert len(document.warnings) == 1 and document.blocks[-1].headings == ("Pumps",)
 
 
+def test_a_link_alone_is_read_and_tags_alone_are_not():
+    text = (
+        "<https://example.org/gate>\n\n<ana@example.org>\n\n<Tabs>\n<TabItem value='a'>\n\nSo <Tab> it"
+        " is.\n\n</TabItem>\n</Tabs>\n"
+    )
+    assert read(check(read_markdown(Decoded(text, "utf-8")))) == (
+        "<https://example.org/gate> <ana@example.org> So <Tab> it is."
+    )
+    table = "| a | b |\n|---|---|\n| <https://example.org> | <b>c</b> |\n"
+    assert "<https://example.org> | c" in read(check(read_markdown(Decoded(table, "utf-8"))))
+
+
 def test_markdown_rows_know_their_names():
     text = (
         "Table 2: Prices\n\n| Name | Price |\n|:---|---:|\n| Alpha \\| A | 12 |\n| Beta | |\n\n"

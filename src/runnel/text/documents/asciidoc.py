@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from runnel.text.documents.merged_cells import Cell, MergedCells
 
 _TABLE = re.compile(  # the lines above are '.Title' and '[cols="1,2"]'
-    r"(?P<above>(?:^(?:\.(?=[^\s.])|\[).*\n)*+)^(?P<fence>[|,:]={3,})[ \t]*\n"
+    r"(?P<above>(?:^(?:\.(?=[^\s.])|\[).*\n){0,4}+)^(?P<fence>[|,:]={3,})[ \t]*\n"
     r"(?P<body>(?s:.*?))^(?P=fence)[ \t]*$",
     re.MULTILINE,
 )

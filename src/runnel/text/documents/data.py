@@ -141,7 +141,15 @@ def _object(
 def _list(
     canonical: Canonical, name: str, values: list[Value], level: int
 ) -> Iterator[tuple[str | None, Value, int]]:
-    """Add a list of short values, or the heading of a list; yield the values that are left."""
+    """Add a list of short values, a text in pieces, or the heading of a list; yield the values that
+    are left.
+    """
+    # pieces of a text, some with a format: ["It is ", {"type": "bold", "text": "7741"}, "."]
+    pieces = [dict(v).get("text") if isinstance(v, tuple) else v for v in values]
+    several = 0 < sum(isinstance(v, tuple) for v in values) < len(values)
+    if several and all(isinstance(piece, str) for piece in pieces):
+        _add_text(canonical, name, "".join(map(str, pieces)), level)
+        return
     sentences = any(not isinstance(v, list | tuple) and _text(v)[-1:] in (*".!?",) for v in values)
     if values and all(map(_is_short, values)) and not sentences:
         _add_text(canonical, name, ", ".join(map(_text, values)), level)

@@ -82,7 +82,7 @@ def recognize(head: bytes, name: str) -> str:
         is_tried = kind == "pdf" or not text_by_name  # no HTML in a Markdown file
         if is_tried and entry.begins is not None and re.match(entry.begins, begin):
             return kind
-    if suffix == ".pdf":
+    if suffix == ".pdf" and begin:
         raise ReadError(
             f"{name} has no %PDF- within its first 1,024 bytes; remove what is before it, or, if it"
             " is no PDF, rename it"

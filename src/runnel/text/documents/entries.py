@@ -44,6 +44,7 @@ _LEVEL = (
     "|EMERG|PANIC|VERBOSE|FAIL|FAILED|PASS|PASSED|SKIP|SKIPPED|XFAIL|XPASS"
 )
 _WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
+_NEXT_WORD = r"(?:(?<!\.)|(?<=\b[DMS][rst]\.)|(?<=\bMrs\.)|(?<=\bProf\.))[ ]"
 # How lines begin: the sign of the line, which is what the lines of a paragraph have in common, an
 # example, and the form of its beginning. The first form that matches counts.
 LINES = (
@@ -53,7 +54,7 @@ LINES = (
         rf"[\[(]?(?:{_DATE}[,\sT]+|(?:Today|Yesterday)(?: at)?[ ])?(?<!\d)"
         rf"{_TIME}{_HALF}[\])]?[ \t]*\Z",
     ),
-    ("stamp", "2024-05-01 12:00:07 began", rf"[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)"),
+    ("stamp", "2024-05-01 12:00:07 began", rf"[\[(*.]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)"),
     ("stamp", "[   12.345678] usb 1-1: new device", r"\[[ ]*\d+\.\d+\]"),
     (
         "stamp",
@@ -65,12 +66,27 @@ LINES = (
         "Information  5/27/2024 9:01:13 AM  Disk  7",
         rf"[^\W\d_]+(?:[ ][^\W\d_]+)?[ \t]+{_DATE}[,\sT]+{_TIME}{_HALF}[ \t]",
     ),
+    ("stamp", "pump-1 | 2024-05-01 12:00:07 began", rf"[\w.-]{{1,60}}[ ]+(?:\|[ ]+)?{_DATE}[T ]\d"),
     ("stamp", "I, [2024-05-01T12:00:07 #4]  INFO -- : began", rf"[A-Z],[ ]\[{_DATE}"),
-    ("frame", "at com.acme.Stock.take(Stock.java:44)", r"at[ ](?:(?:async|new)[ ])?[^\s(]+[ ]?\("),
+    (
+        "stamp",
+        "--- Day changed Sat May 4 2024",
+        r"(?:-{2,3}|\*{3,4})[ ](?:Logs?|Day|Reboot|BEGIN|END)|Session[ ](?:Start|Close|Time)",
+    ),
+    (
+        "frame",
+        "at com.acme.Stock.take(Stock.java:44)",
+        r"at[ ](?:(?:(?:async|new)[ ])?[^\s(]+[ ]?\(|\S{1,160}:\d+\s*\Z)",
+    ),
     ("frame", 'File "stock.py", line 44, in take', r"File[ ]\"[^\"]+\",[ ]line[ ]\d"),
+    ("frame", "#0 /srv/stock.php(44): Stock->take()", r"#\d+[ ]+\S"),
+    ("frame", "from stock.rb:44:in `take'", r"(?:from[ ])?\S{1,120}:\d+:in[ ]"),
+    ("frame", "main.(*Stock).Take(0xc000)", r"[\w./*()-]{1,120}\.[\w*()]+\([\dxa-f?,{}. ]*\)\s*\Z"),
     ("level", "WARN disk is full", rf"[\[(<]?(?:{_LEVEL})\b(?![ ]?=)"),
     ("bracket", "[net] link is up", rf"\[[^\]]{{1,60}}\](?![ ]*{_TIME}\s*\Z)[ ]*[^\s\]]"),
     ("level", "--- FAIL: TestTake (0.00s)", r"[-=]{3}[ ]+(?:FAIL|PASS|SKIP|RUN)\b"),
+    ("level", "npm ERR! code ERESOLVE", r"npm[ ](?:ERR!|(?:WARN|warn|error|notice|http|info)[ ])"),
+    ("level", "src/pump.c:12:5: error: x", r"[^\s:]{1,120}:\d+:(?:\d+:)?[ ]"),
     ("level", "not ok 2 - closes", r"(?:not[ ])?ok[ ](?:\d+[ ]|[ \t]{2})"),
     (
         "bracket",
@@ -107,7 +123,7 @@ LINES = (
         "key",
         "max size = 7",
         r"(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
-        rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//))",
+        rf"{_WORD}(?:{_NEXT_WORD}{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//))",
     ),
     # a word with a digit, a path or an address
     (
@@ -144,9 +160,10 @@ _SPOKEN = re.compile(r"[^:=]{1,60}:(?!\S)")
 _OF_LOGS = ("stamp", "timed", "below", "level", "bracket", "speaker")
 # a row of a table below a key: wide gaps, or several of two spaces
 _ROW = re.compile(r"\s+\S+(?:[ ]\S+)*+(?:[ ]{3,}|\t|[ ]{2}\S+(?:[ ]\S+)*+[ ]{2,})\S")
-_ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
-_STOP = re.compile(r"(?<!\s)[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
+_ITEM = re.compile(rf"{ITEM.pattern}|\s*(?:[-*+](?!\S)|[>|])")
+_STOP = re.compile(r"(?<=\S)[,;:.!?\u2026\u2014\u2013-][\"'\u201d\u2019)]*\Z")
 _TERM = re.compile(r"(?![-*+\u2022])\S+(?:[ ]\S+){0,3}[ ][-\u2013\u2014][ ]\S")  # and its meaning
+_NAME = re.compile(r"[^\W_]\S*\s*")  # alone in its line
 # begins lines of verse and of prose, hardly of lists
 _JOINING = re.compile(
     r"(?:And|But|Or|Of|To|In|With|For|Who|That|Where|When|Then|As|If|So|Which|From|On|By|The|A|I"
@@ -195,6 +212,7 @@ class Entries:
         _names_above: in a chat with times on lines of their own ("below"), the speaker's name is in
             the line above the time; so if the text does not begin with a time.
         _settings: the file as a whole is settings.
+        _braces: most of its lines end with braces or semicolons.
         _changes: it has changes of files.
         _records: the keys of the first lines of records.
         _speakers: the names of speakers who speak in turn.
@@ -208,6 +226,7 @@ class Entries:
         self._names_above = False
         names: Counter[str] = Counter()  # words that may be names of speakers
         flush = 0  # lines that are not indented
+        braces = 0  # lines that end with braces or semicolons
         for match in re.finditer(r"[^\n\f]+", text):
             line = match[0]
             if line.isspace():
@@ -215,6 +234,7 @@ class Entries:
             sign = _sign(line)
             key = _key(line) if sign == "key" else ""
             flush += not line[0].isspace()
+            braces += _BRACES.search(line) is not None
             # decided by the first line with text
             self._names_above = sign != "below" if not signs else self._names_above
             # an indented line may go on with the entry above, unless it has a key or a time alone
@@ -236,6 +256,7 @@ class Entries:
         settings = signs["key"] + signs["comment"] + signs["section"]
         most = max(_CLEAR * signs.total(), _INDENTED * (signs.total() + deeper))
         self._settings = signs["key"] >= _FEW and settings >= most
+        self._braces = braces >= _CLEAR * (signs.total() + deeper)
         # 3. Whether it has changes of files.
         self._changes = _HUNK.search(text) is not None
         # 4. Records: several paragraphs begin with the same two keys.
@@ -251,6 +272,20 @@ class Entries:
             return False
         return _key(line) in self._speakers or _TURN.match(line) is not None
 
+    def _of_log(self, lines: Sequence[str]) -> list[int]:
+        """Return the lines of a log or a chat that begin entries; [] for a paragraph without an
+        entry, such as the head of the log, which is read as elsewhere.
+        """
+        signs = [_sign(line) for line in lines]
+        begun = [n for n, sign in enumerate(signs) if sign == self.log]
+        if self.log == "below":  # the times have lines of their own, perhaps below a name
+            # among indented times, others have none: the speaker goes on
+            named = {n for n in begun if lines[n][0].isspace()} or set(begun)
+            return [max(0, n - (self._names_above and n in named)) for n in begun]
+        begun = [n for n in begun if not lines[n][0].isspace()]
+        head = range(begun[0]) if begun else ()
+        return [*(n for n in head if signs[n]), *begun]
+
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose. The
         first of the numbered cases that holds decides.
@@ -258,13 +293,9 @@ class Entries:
         # 1. A table.
         if (table := table_in(lines, log=self.log is not None)) is not None:
             return table
-        # 2. A chat whose times have lines of their own; another chat or a log; changes of files.
-        if self.log == "below":
-            times = (n for n, line in enumerate(lines) if _sign(line) == "below")
-            return entries_from((max(0, n - self._names_above) for n in times), len(lines))
-        if self.log:
-            flush = (n for n, line in enumerate(lines) if not line[0].isspace())
-            return entries_from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
+        # 2. A log or a chat; changes of files.
+        if self.log and (begun := self._of_log(lines)):
+            return entries_from(begun, len(lines))
         if self._changes and sum(map(bool, map(_CHANGE.match, lines))) >= _CODES * len(lines):
             return list(_changes(lines))
         signs = [_sign(line) for line in lines]
@@ -284,26 +315,34 @@ class Entries:
         base = counts.total()
         del counts[None]
         main, count = counts.most_common(1)[0] if counts else ("", 0)
+        above = int(signs[0] is None)  # lines above the others: perhaps a title
         # 4. Settings, or a record.
-        begins = signs[0] in ("key", "comment", "section")
-        if (self._settings and begins) or (main == "key" and _are_keys(lines, count, base)):
+        keyed = 2 * signs.count("key") >= len(lines)
+        begins = signs[0] in ("key", "comment", "section") or keyed
+        if (self._settings and begins) or (main == "key" and _are_keys(lines[above:], count, base)):
             if _key(lines[0]) in self._records and len(lines) > 1:
                 return [Entry(0, len(lines))]
             return list(_settings(lines, signs))
-        # 5. Settings in braces, or tasks.
-        if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
-            return entries_from(
-                (n for n, line in enumerate(lines) if line.strip() != "}"), len(lines)
-            )
+        # 5. Settings in braces, or tasks; a line that has no end goes on in the next.
+        ended = [_BRACES.search(line) is not None for line in lines]
+        if sum(ended) >= (1 if self._braces else max(_FEW, _CODES * len(lines))):
+            starts = (n for n in range(len(lines)) if ended[n - 1] or signs[n - 1] == "comment")
+            return entries_from((n for n in starts if lines[n].strip() != "}"), len(lines))
         # 6. A trace of calls: its frames, and what is not indented.
         if signs.count("frame") >= max(2, _FRAMES * len(lines)):
             starts = (n for n, line in enumerate(lines) if signs[n] == "frame" or line[0] > " ")
             return entries_from(starts, len(lines))
         # 7. Lines with one sign. Prose has keys, which 4 has tried, and codes, which need more.
         if main not in ("key", "code") and count >= max(2, _CLEAR * base):
-            return entries_from(_begun(signs, {main}), len(lines))
+            # among commands and the like, also keys, and names without a sign: a package
+            others = (
+                n
+                for n, line in enumerate(lines)
+                if main == "bracket" and (signs[n] == "key" or _NAME.fullmatch(line))
+            )
+            return entries_from([*_begun(signs, {main}), *others], len(lines))
         # 8. Lines with codes, or with several signs.
-        if main != "key" and counts.total() >= max(_FEW, _CODES * base):
+        if 2 * counts["key"] <= counts.total() >= max(_FEW, _CODES * (base - above)):
             return entries_from(_begun(signs, set(counts)), len(lines))
         # 9. Columns. A line without columns belongs to the row above it if it is indented deeper.
         lines = dedent("\n".join(lines)).split("\n")
@@ -321,10 +360,10 @@ class Entries:
                 ),
                 len(lines),
             )
-        # 10. Rows of a table or of a list, but not what a backslash before it continues.
-        listed = len(lines) >= _FEW and _are_rows(lines)
-        starts = (n for n in range(len(lines)) if not lines[n - 1].endswith("\\"))
-        return entries_from(starts, len(lines)) if listed else []
+        # 10. Rows of a table or of a list.
+        if len(lines) >= _FEW and _are_rows(lines):
+            return entries_from(_rows(lines), len(lines))
+        return [Entry(0, len(lines))] if self.log else []
 
 
 def _sign(line: str) -> str | None:
@@ -409,6 +448,21 @@ def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Ent
             yield Entry(first, last, "line", 0 if signs[first] == "comment" else level)
 
 
+def _rows(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the lines that begin rows: not those that a backslash before them continues; and where
+    few rows begin with small letters, not those that do so because the line above was wrapped.
+    """
+    lines = [line.strip() for line in lines]
+    small = [line[0].islower() for line in lines]
+    width = max(map(len, lines)) - _MARGIN
+    few = len(lines) - sum(small) >= _CODES * len(lines)
+    for n, line in enumerate(lines):
+        above = f"{lines[n - 1]} {line[:LOOK].split(maxsplit=1)[0]}"
+        wrapped = few and small[n] and len(above) > max(width, _WRAPPED)
+        if not lines[n - 1].endswith("\\") and not (n and wrapped):
+            yield n
+
+
 def _are_rows(lines: Sequence[str]) -> bool:
     """Return whether lines that do not begin alike are the rows of a table or of a list."""
     count = len(lines)
@@ -439,8 +493,10 @@ def _are_rows(lines: Sequence[str]) -> bool:
     named = sum(not line[0].islower() for line in lines) >= _CODES * count
     if wrapped and not (named and width < _WRAPPED):
         return False
-    # a list: many lines begin with one word; or lines are short, and not of even length as verse is
+    # a list: many lines begin with one word; or lines are short, and not of even length as verse
+    # is; or they are long, were not wrapped and do not begin with small letters
     alike = Counter(line.split(maxsplit=1)[0] for line in lines).most_common(1)[0][1]
     even = min(map(len, lines)) > _EVEN * width >= _EVEN * _VERSE
     short = count >= _LIST and width <= _SHORT and not even
-    return alike >= max(_FEW, _CLEAR * count) or short
+    long = width > _SHORT and named and not wrapped
+    return alike >= max(_FEW, _CLEAR * count) or short or long

@@ -24,9 +24,18 @@ from runnel.errors import ReadError
 from runnel.files import Decoded
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
 from runnel.text.documents.flow import CAPTION, Flow, FlowBlock, TableBlock, spanned
+from runnel.text.documents.numbering import FORMS, integer, numeral
 from runnel.text.documents.parts import walk
 from runnel.text.documents.raised import raised
-from runnel.text.documents.styles import LEVEL, RAISED, SHOWN, UNSHOWN, styled_nodes
+from runnel.text.documents.styles import (
+    LEVEL,
+    RAISED,
+    SHOWN,
+    STRUCK,
+    UNSHOWN,
+    UNSTRUCK,
+    styled_nodes,
+)
 from runnel.text.documents.table import SEPARATOR
 
 _LEFT_OUT = frozenset(
@@ -91,11 +100,22 @@ _TABLE_ROLES = {
 _CONTROLS = ("input", "textarea", "label")  # apart from the words around them
 _BOXES = {"checked": " \u2612 ", "disabled": " \u2610 "}  # by the state of a box to check
 _STRUCK = ("del", "s", "strike")
+_NOTE_TEXTS = ("footnote", "endnote", "rearnote", "doc-footnote", "doc-endnote")
 _NOTE_REFERENCE = ("noteref", "doc-noteref", "footnote-ref", "noteref-link")
 _NOTE = re.compile(
     r"(?<![a-z])(?:f(?:oot)?n(?:ote)?|ftn|note?|n|endnote|en|sdfootnote)s?[-_.:]?\w*\Z"
 )
 _MARK = re.compile(r"[\[(]?(\d{1,3}|[*\u2020\u2021\u00a7]|[a-z]{1,5})[\])]?")
+# what may be before the mark of a note that is not on the page
+_BEFORE_MARK = re.compile(r"[^\W_]\Z|[.,;:!?)\]\"'\u2019\u201d\u00bb]\Z")
+_NOTE_LABEL = re.compile(r"\s*\[(?:\d{1,3}|[*\u2020\u2021\u00a7])\]\s*")  # alone before a paragraph
+# an ordered list that shows no numbers, by its style or its classes
+_UNNUMBERED = re.compile(
+    r"list-style(?:-type)?\s*:[^;]{0,60}?\bnone\b|breadcrumb|unstyled|list-none"
+)
+_OWN_NUMBER = re.compile(
+    r"\(?(?:\d{1,3}(?:\.\d+)*|[A-Za-z]|[ivxlcIVXLC]{2,5})[.)]\s"
+)  # an item that is numbered by hand
 _BOLD = 'b, strong, [style*="font-weight:bold"], [style*="font-weight:700"]'
 _LOOKED_AT = 5  # rows of a table whose cells may be bold
 _RAISED_CLASSES = ("super", "superscript", "sup")
@@ -108,7 +128,12 @@ _PAGE_NUMBER = re.compile(
 _LEAST_PAGES = 3  # the fewest numbers of pages that count up, one after another
 _LONG_LINE = 60  # characters of a line that is no heading
 _OPEN_END = re.compile(r"[\w,;&\u00ae\u2122-]\Z")  # a sentence goes on
-_TO_ITSELF = ("\u00b6", "\u21a9", "\u2191")  # links of a heading to itself, of a note to its mark
+_TO_ITSELF = (
+    "\u00b6",
+    "\u21a9",
+    "\u2191",
+    "^",
+)  # links of a heading to itself, of a note to its mark
 # what is written before a part of a formula (MathML): 1/2, x^2, (a+b)/2
 _FORMULA_SIGNS = {
     "/": "mfrac > :nth-child(2)",
@@ -144,11 +169,12 @@ def add_page(
     tree = LexborHTMLParser(markup.replace("\0", ""))
     head = tree.css_first("title")
     if tree.body is not None:
-        styles = (styled_nodes(tree, UNSHOWN, SHOWN), styled_nodes(tree, RAISED, LEVEL))
-        page = _Page(*styles, others, "noscript")
+        pairs = ((UNSHOWN, SHOWN), (RAISED, LEVEL), (STRUCK, UNSTRUCK))
+        styles = [styled_nodes(tree, on, off) for on, off in pairs]
+        page = _Page(styles, others, "noscript")
         page.read(tree.body)
         if not page.flow.pieces:  # filled by scripts: what is shown without them
-            page = _Page(*styles, others)
+            page = _Page(styles, others)
             page.read(tree.body)
         page.flow.add_to(canonical)
         canonical.omitted.update(page.omitted)
@@ -210,15 +236,13 @@ class _Page:
     """A collector of inline text up to the start or end of a block element.
 
     Args:
-        unshown: the `mem_id` of elements that the page's styles hide (Lexbor's number of a node).
-        raised_by: of elements that the page's styles raise.
+        styles: the `mem_id` (Lexbor's number of a node) of elements that the page's styles hide,
+            raise and strike.
         others: the names of the other pages of its book.
         left_out: names of elements that are not read, besides scripts and the like.
     """
 
-    def __init__(
-        self, unshown: set[int], raised_by: set[int], others: frozenset[str], *left_out: str
-    ) -> None:
+    def __init__(self, styles: Sequence[set[int]], others: frozenset[str], *left_out: str) -> None:
         self.flow = Flow()
         self.inline: list[str] = []
         # where each open link and raised text begins in `inline`, by its `mem_id`
@@ -230,8 +254,9 @@ class _Page:
         self.titles: set[str] = set()  # the letters of headings
         self.parts: dict[str, LexborNode] = {}  # elements that links can lead to, by name
         self.omitted: Counter[str] = Counter()  # characters
-        self._unshown = unshown
-        self._raised = raised_by
+        self.number = ""  # of the item that begins
+        self.counts: dict[int, int] = {}  # by the `mem_id` of an ordered list, its next number
+        self._unshown, self._raised, self._struck = styles
         self._others = others
         self._left_out = left_out
 
@@ -280,18 +305,17 @@ class _Page:
         # "-text" and the like are no elements
         if tag in _LEFT_OUT or tag in self._left_out or tag.startswith(("-", "!")):
             return True
-        if tag in _STRUCK:
+        attributes = node.attributes
+        style = attributes.get("style") or ""
+        if tag in _STRUCK or node.mem_id in self._struck or STRUCK.search(style):
             self.omitted["deleted"] += len(node.text().strip())
             return True
         # the header or footer of the page, not of an article
         if tag == "footer" and node.parent is not None and node.parent.tag == "body":
             return True
-        attributes = node.attributes
-        if (
-            node.mem_id in self._unshown
-            or "hidden" in attributes
-            or UNSHOWN.search(attributes.get("style") or "")
-        ):
+        unshown = node.mem_id in self._unshown or "hidden" in attributes or UNSHOWN.search(style)
+        # a note that is shown when its mark is touched is read
+        if unshown and not any(word in _NOTE_TEXTS for word in _words(node)):
             self.omitted["hidden"] += len(node.text().strip())
             return True
         return bool(attributes) and (
@@ -344,14 +368,21 @@ class _Page:
         at_word = before[-1:].strip() != "" or (
             node.parent is not None and node.parent.tag == "sup"
         )
-        if target is None or not at_word:
+        if target is None:  # on another page of the book, or lost
+            return _BEFORE_MARK.search(before) is not None
+        if not at_word:
             return False
         words = (target.text() or (target.parent.text() if target.parent else "")).strip(" [(")
         return words.startswith(node.text().strip(" [()]"))
 
     def _block(self, event: str, tag: str, node: LexborNode) -> None:
-        if self.inline:
+        # the mark of a note may stand alone before its first paragraph
+        if tag == "p" and event == "start" and _NOTE_LABEL.fullmatch("".join(self.inline)):
+            self.inline.append(" ")
+        elif self.inline:
             self._flush()
+        if tag == "li":
+            self.number = self._number(node) if event == "start" else ""
         kind = _KINDS.get(tag)
         if tag == "figcaption" and node.parent is not None and node.parent.css_first("table"):
             kind = _KINDS["caption"]
@@ -370,6 +401,23 @@ class _Page:
             links = [piece.links for piece in row.pieces if isinstance(piece, FlowBlock)]
             if all(links) and any(_NAVIGATION.fullmatch(text) for texts in links for text in texts):
                 row.cells.clear()
+
+    def _number(self, item: LexborNode) -> str:
+        """Return the number of an item of an ordered list, that of a note in brackets; "" for other
+        items.
+        """
+        parent = item.parent
+        if parent is None or parent.tag != "ol" or "reversed" in parent.attributes:
+            return ""
+        attributes = parent.attributes
+        if _UNNUMBERED.search(f"{attributes.get('style')} {attributes.get('class')}"):
+            return ""
+        first = self.counts.get(parent.mem_id, integer(attributes.get("start") or "", 1))
+        number = integer(item.attributes.get("value") or "", first)
+        self.counts[parent.mem_id] = number + 1
+        shown = numeral(number, FORMS.get(attributes.get("type") or "1", "decimal"))
+        is_note = _NOTE.search((item.attributes.get("id") or "").lower())
+        return f"[{shown}]" if is_note else f"{shown}."
 
     def _start_in_table(self, node: LexborNode, tag: str) -> None:
         if tag == "table":
@@ -413,6 +461,9 @@ class _Page:
             space = text[: len(text) - len(text.lstrip())].strip(" \t\r\n\f")
             indent = space if self.flow.table is not None else ""
             text = indent + "\n".join(lines).strip()
+        if self.number and not only_links and not _OWN_NUMBER.match(text):
+            text = f"{self.number} {text}"
+        self.number = ""
         if level is not None:
             self.titles.add(_NUMBERS.sub("", text))
             self.flow.add(text, level=level)

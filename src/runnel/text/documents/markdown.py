@@ -64,7 +64,9 @@ _NAMES = (
     "|section|small|source|span|strike|strong|sub|summary|sup|table|tbody|td|tfoot|th|thead|tr|tt"
     "|u|ul|var|video|wbr"
 )
-_ANY_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+# "<Tabs>", but not "<https://example.org>" and "<ana@example.org>"
+_ANY_TAG = re.compile(r"</?[A-Za-z](?!\w*:/|[^\s<>]*@)[^<>]*>")
+_TAGS_ALONE = re.compile(rf"(?:{_ANY_TAG.pattern}\s*)++")
 _ESCAPE = r"\\(?=[!-/:-@\[-`{-~])"  # the backslash of "2\."
 # comments, tags of `_NAMES`, escapes and entities; `code` is found to leave it as it is
 _MARKUP = re.compile(
@@ -356,8 +358,8 @@ def _markup(words: str) -> Iterator[tuple[int, int]]:
     """Yield the comments, tags, escapes and entities of a block; an entity of several characters is
     read as it is.
     """
-    # a heading that is a single tag, such as <Legalese>
-    if _ANY_TAG.fullmatch(words.lstrip("# \t")):
+    # a heading that is a single tag, such as <Legalese>; tags alone in their lines
+    if _TAGS_ALONE.fullmatch(words.lstrip("# \t")):
         yield 0, len(words)
         return
     for match in _MARKUP.finditer(words):

@@ -1,13 +1,16 @@
-"""Styles of HTML pages, as far as they hide or raise text."""
+"""Styles of HTML pages, as far as they hide, raise or strike text."""
 
 import re
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
-# in a rule or an attribute "style": display: none; visibility: hidden; font-size: 0
+# in a rule or an attribute "style": display: none; visibility: hidden; font-size: 0; and what moves
+# text off the screen, or clips it
 UNSHOWN = re.compile(
     r"(?:\A|;)\s*(?:display\s*:\s*none\b|visibility\s*:\s*(?:hidden|collapse)\b"
-    r"|font-size\s*:\s*0+(?:\.0+)?(?:[a-z]+|%)?\s*(?:[;!]|\Z))",
+    r"|font-size\s*:\s*0+(?:\.0+)?(?:[a-z]+|%)?\s*(?:[;!]|\Z)"
+    r"|(?:left|top|right|text-indent)\s*:\s*-\d{4,}|clip\s*:\s*rect\(\s*[01](?:px)?[\s,]"
+    r"|clip-path\s*:\s*inset\(\s*(?:50|100)%\s*\))",
     re.IGNORECASE,
 )
 # display: block; visibility: visible
@@ -17,6 +20,10 @@ SHOWN = re.compile(
 )
 RAISED = re.compile(r"vertical-align\s*:\s*super\b", re.IGNORECASE)
 LEVEL = re.compile(r"vertical-align\s*:\s*(?!super\b)[a-z]", re.IGNORECASE)
+STRUCK = re.compile(r"text-decoration(?:-line)?\s*:[^;]{0,60}?\bline-through\b", re.IGNORECASE)
+UNSTRUCK = re.compile(
+    r"text-decoration(?:-line)?\s*:(?![^;]{0,60}?\bline-through\b)", re.IGNORECASE
+)
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 # rules for some screens only, and others that name no elements
 _AT_RULE = re.compile(r"@[^{};]*+(?:;|\{(?:[^{}]*+\{[^{}]*+\})*+[^{}]*+\})")
@@ -26,9 +33,9 @@ _SCREENS = ("", "all", "screen")  # media
 
 
 def styled_nodes(tree: LexborHTMLParser, on: re.Pattern[str], off: re.Pattern[str]) -> set[int]:
-    """Return the `mem_id` of the elements that the styles of a page hide, or raise: `on` finds it
-    in a rule, `off` the opposite. What is in these elements is hidden with them, but is not in the
-    set.
+    """Return the `mem_id` of the elements that the styles of a page hide, raise or strike: `on`
+    finds it in a rule, `off` the opposite. What is in these elements is hidden with them, but is
+    not in the set.
 
     Of several rules for an element the last holds. Rules for some screens only, and for states of
     an element, are not applied.

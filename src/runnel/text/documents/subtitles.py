@@ -22,12 +22,19 @@ _NEXT = re.compile(r"\n(?=\d+[ \t]*\n[ \t]*\d[\d:]*[.,]\d{1,3}[ \t]*-->)")
 _DIALOGUE = re.compile(
     r"Dialogue: [^,]*,([\d:.]+),([\d:.]+),[^,]*,([^,]*),(?:[^,]*,){4}(.*)", re.IGNORECASE
 )
+# of .ass, what is not spoken: "Comment: 0,0:01:02.50,...", "{\\p1}m 0 0 l 100 0{\\p0}"
+_UNSPOKEN = re.compile(
+    r"^Comment: [^,\n]*,[\d:.]+,.*|\{[^{}\n]{0,100}\\p[1-9][^{}\n]{0,100}\}[^{\n]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+# of programs that write down speech: "[00:01:02.500 --> 00:01:04.000]  Where is it?"
+_CUE_LINE = re.compile(rf"^\[({_TIME} --> {_TIME})\][ \t]*(.*)", re.MULTILINE)
 _BREAK = re.compile(r"\\[Nn]|\[br\]")  # of a line, in one line of the file
 # the first line of what has no times and is no cue: "WEBVTT", "NOTE", "12"
 _NO_CUE = re.compile(r"\ufeff?WEBVTT|(?:NOTE|STYLE|REGION)(?:\s|\Z)|\d+\Z")
 _SECOND_VOICE = re.compile(r"(?<=[^\n])(?=<v[. ])")  # not at the start of a line
-_VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")  # "<v Anna>"
-_TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)  # "<i>", "{\\an8}"
+_VOICE = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^<>]*)>")  # "<v Anna>"
+_TAG = re.compile(r"</?[a-z\d][^<>]*>|\{\\[^{}]*\}", re.IGNORECASE)  # "<i>", "{\\an8}"
 _ROLLING = re.compile(r"<\d\d:\d\d")  # times of words: each cue repeats the line before
 # a line that the next cue begins with: so do most, if a program has removed the times of words
 _REPEATED = re.compile(r"^(.+)(?=\n\s*\n(?:\d+\n)?[\d:.,]+[ \t]*-->.*\n\1$)", re.MULTILINE)
@@ -84,6 +91,7 @@ def _lines(text: str) -> Iterator[_Line]:
     that are shown together.
     """
     text = _SECOND_VOICE.sub("\n", text)
+    text = _CUE_LINE.sub(r"\n\1\n\g<8>\n", _UNSPOKEN.sub("", text))
     text = _DIALOGUE.sub(r"\n\1 --> \2\n<v \3>\4\n", _BREAK.sub(" ", _NEXT.sub("\n\n", text)))
     rolling = bool(_ROLLING.search(text)) or 2 * len(_REPEATED.findall(text)) > text.count("-->")
     shown: list[str] = []  # the lines of the cue before
