@@ -22,19 +22,13 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.folder import load_model
 from runnel.server import connections, guard
 from runnel.server.app import bind, create_app, serve
-from runnel.server.context import Loaded
 from runnel.server.guard import Guard
 from runnel.server.settings import ServerSettings
 
 
 def test_ready_only_after_loading(tiny):
     go = threading.Event()
-
-    def load():
-        assert go.wait(GIVE_UP_S)
-        return Loaded("tiny", tiny)
-
-    with serving(load=load, name="tiny") as client:
+    with serving(tiny, name="tiny", go=go) as client:
         assert client.get("/health").json() == {"status": "ok"}
         for done in (
             client.get("/ready"),
