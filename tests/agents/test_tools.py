@@ -16,6 +16,7 @@ import pytest
 from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeRetriever
 from helpers.files import write_files
+from helpers.memory import with_peak
 from helpers.texts import repeat
 
 from runnel.agents.documents import AgentSettings, Models
@@ -705,12 +706,8 @@ def test_equal_rows_are_counted_in_little_memory(tools, tmp_path, count, most_by
             json.dumps({"id": f"r{number}", "text": "One dog."}) + "\n" for number in range(count)
         )
     tools.find("dog", "a.md")
-    tracemalloc.start()
-    try:
-        found = tools.find("dog", "rows.jsonl")
-        assert tracemalloc.get_traced_memory()[1] < most_bytes
-    finally:
-        tracemalloc.stop()
+    found, peak = with_peak(partial(tools.find, "dog", "rows.jsonl"))
+    assert peak < most_bytes
     [best] = found.sentences
     assert (best.id, [place.id for place in best.also]) == ("r0", ["r1", "r2", "r3"])
     assert best.also_omitted == count - 4
