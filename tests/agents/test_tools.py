@@ -16,6 +16,7 @@ import pytest
 from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeRetriever
 from helpers.files import write_files
+from helpers.memory import with_peak
 from helpers.texts import repeat
 
 from runnel.agents.documents import AgentSettings, Models
@@ -29,11 +30,20 @@ from runnel.search.project import Project
 TEXT = "# Dogs\n\nThe dog barked. It was warm.\n\n## Cats\n\nThe cat slept. The dog  barked.\n"
 
 
-def tools_over(index, root, *folders):
-    """Return the tools over a root and a new index of folders."""
+def tools_over(index, root, *folders, documents=(), **limits):
+    """Return the tools over a root and a new index of folders and documents."""
     with Index.create(index) as made:
         made.add_files(folders)
-    return Tools(AgentSettings((root,), str(index)))
+        made.add(documents)
+    return Tools(AgentSettings((root,), str(index), **limits))
+
+
+@pytest.fixture
+def project_tools(tmp_path):
+    """The tools over a project whose index is empty."""
+    project = Project(tmp_path).extend([])
+    Index.create(project.place).close()
+    return Tools(AgentSettings((tmp_path,), str(project.place), project=project))
 
 
 @pytest.fixture
@@ -373,20 +383,17 @@ def test_several_places_in_one_call(mixed):
         mixed.read_places([Stretch(file="notes/dogs.md", start=9)])
 
 
-def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
-    project = Project(tmp_path).extend([])
-    Index.create(project.place).close()
-    settings = AgentSettings((tmp_path,), str(project.place), project=project)
-    tools = Tools(settings)
-    stale = Tools(replace(settings, project=None))
+def test_the_index_of_a_project_is_brought_up_to_date(project_tools, tmp_path):
+    stale = Tools(replace(project_tools.settings, project=None))
+    place = project_tools.settings.index
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
 
     def stop(done, total):
         raise Cancelled("the call was cancelled")
 
     with pytest.raises(Cancelled):
-        tools.search("dogs", 5, 1, progress=stop)
-    assert tools.search("dogs", 5, 1).total == 1  # the index is free
+        project_tools.search("dogs", 5, 1, progress=stop)
+    assert project_tools.search("dogs", 5, 1).total == 1  # the index is free
     write_files(tmp_path, {"cats.md": "The cat slept all day.", "broken.pdf": b"%PDF-1.4"})
 
     def names(tools):
@@ -394,7 +401,7 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
 
     assert names(stale) == ["index:dogs.md"]
     read = []
-    first = tools.search("who slept", 5, 1, progress=lambda done, total: read.append(done))
+    first = project_tools.search("who slept", 5, 1, progress=lambda done, total: read.append(done))
     files = [hit.file for hit in first.documents]
     assert files == ["index:cats.md", "index:dogs.md"] and read[-1] > 0
     assert (
@@ -402,56 +409,51 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
         and "broken.pdf" in first.notes[0]
         and f"note: {first.notes[0]}" in shown(first)
     )
-    assert tools.search("who slept", 5, 1).notes == []
+    assert project_tools.search("who slept", 5, 1).notes == []
     assert names(stale) == ["index:cats.md", "index:dogs.md"]  # it sees what others write
 
     (tmp_path / "dogs.md").unlink()
-    with Index.open(project.place) as other:
-        lock = WriterLock(tmp_path / ".runnel" / "update.lock", tmp_path)
-        lock.acquire()
-        (note,) = tools.search("who slept", 5, 1).notes
+    with Index.open(place) as other:
+        with WriterLock(tmp_path / ".runnel" / "update.lock", tmp_path).held():
+            (note,) = project_tools.search("who slept", 5, 1).notes
         assert (
             note.endswith("; wait until it is done; this is the index as it was before")
             and len(other) == 2
         )
-        lock.release()
-    assert names(tools) == ["index:cats.md"]
-    with Index.open(project.place) as other:
-        [hit] = tools.search("cat", 1, 1).documents
+    assert names(project_tools) == ["index:cats.md"]
+    with Index.open(place) as other:
+        [hit] = project_tools.search("cat", 1, 1).documents
         assert other.delete([hit.source]).deleted
 
 
-def test_an_index_that_is_made_again_meanwhile_is_searched(tmp_path):
-    project = Project(tmp_path).extend([])
+def test_an_index_that_is_made_again_meanwhile_is_searched(project_tools, tmp_path):
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
-    tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
     for _ in range(2):
-        Index.create(project.place).close()
-        (hit,) = tools.search("who barked", 5, 1).documents
-        assert "barked" in tools.read(hit.file).place.text
-        shutil.rmtree(project.place)
-        (project.folder / ".runnel" / "files.json").unlink()
-        for call in tools.status, partial(tools.search, "who barked"):
+        (hit,) = project_tools.search("who barked", 5, 1).documents
+        assert "barked" in project_tools.read(hit.file).place.text
+        shutil.rmtree(project_tools.settings.index)
+        (tmp_path / ".runnel" / "files.json").unlink()
+        for call in project_tools.status, partial(project_tools.search, "who barked"):
             with pytest.raises(StoreError, match="there is no index at"):
                 call()
+        Index.create(project_tools.settings.index).close()
 
 
-def test_documents_of_the_index_are_read_while_it_is_brought_up_to_date(tmp_path):
-    project = Project(tmp_path).extend([])
-    Index.create(project.place).close()
-    tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
+def test_documents_of_the_index_are_read_while_it_is_brought_up_to_date(project_tools, tmp_path):
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
-    (hit,) = tools.search("who barked", 5, 1).documents
+    (hit,) = project_tools.search("who barked", 5, 1).documents
     (tmp_path / "cats.md").write_text("The cat slept all day.")
     seen = []
 
     def ask(done, total):
         if not seen:
             with ThreadPoolExecutor(1) as other:
-                seen.append(other.submit(tools.status).result(GIVE_UP_S)["index"]["documents"])
-                seen.append(other.submit(tools.read, hit.file).result(GIVE_UP_S).place.text)
+                seen.append(
+                    other.submit(project_tools.status).result(GIVE_UP_S)["index"]["documents"]
+                )
+                seen.append(other.submit(project_tools.read, hit.file).result(GIVE_UP_S).place.text)
 
-    assert tools.search("who slept", 5, 1, progress=ask).total == 2
+    assert project_tools.search("who slept", 5, 1, progress=ask).total == 2
     assert seen == [1, "The dog barked all night."]
 
 
@@ -462,10 +464,8 @@ def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp
     secrets = {f"{number}.txt": f"The password is swordfish {number}." for number in range(5)}
     write_files(tmp_path / "secret", secrets)
     (root / "link.txt").symlink_to(tmp_path / "secret" / "0.txt")
-    with Index.create(tmp_path / "library") as index:
-        index.add_files([root, tmp_path / "secret"])
-        index.add([Document("note", "A password has eight letters.")])
-    tools = Tools(AgentSettings((root,), str(tmp_path / "library")))
+    note = Document("note", "A password has eight letters.")
+    tools = tools_over(tmp_path / "library", root, root, tmp_path / "secret", documents=[note])
     found = tools.search("what is the password", 2, 1)
     assert [hit.source for hit in found.documents] == ["", str(root / "a.txt")] and found.total == 2
     assert "swordfish" not in shown(found) and "outside of the allowed folders" in found.notes[0]
@@ -650,11 +650,14 @@ def test_ids_headings_and_changes_are_marked_and_bounded(tools, tmp_path, repeat
 @pytest.mark.parametrize("repeats", [1, 3000])
 def test_names_and_titles_of_an_index_are_marked_bounded_and_lead_back(tmp_path, repeats):
     long = INJECTED * repeats
-    with Index.create(tmp_path / "library") as index:
-        index.add(
-            [Document(f"{long}{n}", f"The dog barked {n} times.", title=long) for n in range(3)]
-        )
-    tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library"), max_characters=2000))
+    tools = tools_over(
+        tmp_path / "library",
+        tmp_path,
+        documents=[
+            Document(f"{long}{n}", f"The dog barked {n} times.", title=long) for n in range(3)
+        ],
+        max_characters=2000,
+    )
     found = [
         one for part in pages(partial(tools.search, "who barked", 3, 1)) for one in part.documents
     ]
@@ -703,12 +706,8 @@ def test_equal_rows_are_counted_in_little_memory(tools, tmp_path, count, most_by
             json.dumps({"id": f"r{number}", "text": "One dog."}) + "\n" for number in range(count)
         )
     tools.find("dog", "a.md")
-    tracemalloc.start()
-    try:
-        found = tools.find("dog", "rows.jsonl")
-        assert tracemalloc.get_traced_memory()[1] < most_bytes
-    finally:
-        tracemalloc.stop()
+    found, peak = with_peak(partial(tools.find, "dog", "rows.jsonl"))
+    assert peak < most_bytes
     [best] = found.sentences
     assert (best.id, [place.id for place in best.also]) == ("r0", ["r1", "r2", "r3"])
     assert best.also_omitted == count - 4

@@ -172,13 +172,18 @@ def test_only_display_writes_to_the_terminal():
 # ---- progress on stderr, and names on stdout -----------------------------------------------------
 
 
+@pytest.fixture
+def nothing_compiled(monkeypatch):
+    """As in a process in which no kernel has been compiled yet."""
+    note = cache(numba_math._note_compiling.__wrapped__)
+    monkeypatch.setattr(numba_math, "_note_compiling", note)
+
+
 @pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.usefixtures("nothing_compiled")
 def test_compiling_is_told_once_by_a_command(capsys, monkeypatch, quiet):
     monkeypatch.setattr(logging.root, "handlers", [display.LogLines()])
     levels = {name: logging.getLogger(name).level for name in ("root", "runnel", "runnel.kernels")}
-    # as in a process in which no kernel has been compiled yet
-    note = cache(numba_math._note_compiling.__wrapped__)
-    monkeypatch.setattr(numba_math, "_note_compiling", note)
     monkeypatch.setattr(display, "_progress_shown", True)  # so that it is restored
     try:
         display.show_on_stderr(None, quiet=quiet, verbose=False)
@@ -191,9 +196,8 @@ def test_compiling_is_told_once_by_a_command(capsys, monkeypatch, quiet):
     assert capsys.readouterr().err == ("" if quiet else line)
 
 
-def test_a_program_that_uses_the_library_is_told_nothing_of_compiling(caplog, monkeypatch):
-    note = cache(numba_math._note_compiling.__wrapped__)
-    monkeypatch.setattr(numba_math, "_note_compiling", note)
+@pytest.mark.usefixtures("nothing_compiled")
+def test_a_program_that_uses_the_library_is_told_nothing_of_compiling(caplog):
     njit(lambda x: x + 3)(1)
     assert not caplog.records
 
@@ -203,25 +207,31 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_meter_shows_tokens_per_second_once_work_takes_long(monkeypatch):
+def show_on_terminal(monkeypatch, bar_s):
+    """Make stderr a terminal, on which bars are shown after so many seconds. Pytest replaces what a
+    fixture sets.
+    """
     for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
         monkeypatch.setenv(name, value)
-    for seconds, shown in ((60.0, False), (0.0, True)):
-        monkeypatch.setattr(sys, "stderr", screen := Terminal())
-        monkeypatch.setattr(display, "_BAR_S", seconds)
-        with Meter("reading") as meter:
-            meter(500, 1000)
-            meter(1000, 1000)
-        assert all(
-            (text in screen.getvalue()) == shown for text in ("reading", "1,000 tokens", "tokens/s")
-        )
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(display, "_BAR_S", bar_s)
+    return screen
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(60.0, False), (0.0, True)])
+def test_meter_shows_tokens_per_second_once_work_takes_long(monkeypatch, seconds, shown):
+    screen = show_on_terminal(monkeypatch, seconds)
+    with Meter("reading") as meter:
+        meter(500, 1000)
+        meter(1000, 1000)
+    assert all(
+        (text in screen.getvalue()) == shown for text in ("reading", "1,000 tokens", "tokens/s")
+    )
 
 
 def test_a_bar_shows_the_file_and_no_total_before_the_last_file_is_opened(monkeypatch):
-    for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stderr", screen := Terminal())
-    monkeypatch.setattr(display, "_BAR_S", 0.0)
+    screen = show_on_terminal(monkeypatch, 0.0)
     totals = []
     with Meter("reading") as meter:
         for number in meter.files(range(3)):  # shown before anything is read

@@ -17,15 +17,13 @@ from types import SimpleNamespace
 import pytest
 from helpers.children import GIVE_UP_S, PATHS
 from helpers.files import write_files
+from helpers.reading import count_tokens
 from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import files
 from runnel.commands.find import FileOptions
-from runnel.engine import Engine
 from runnel.errors import InputError
-from runnel.models.pocket import looks, scorer
-from runnel.models.pocket.steps import read_blocks
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
 from runnel.search import document_cache, finding
@@ -71,33 +69,14 @@ def folder(tmp_path):
 @pytest.fixture
 def reading(monkeypatch):
     """What is read from now on: names of files, and tokens of each text."""
-    read: list[object] = []
-    of_files, of_engine = DocumentReader.read, Engine.map
+    read = count_tokens(monkeypatch)
+    of_files = DocumentReader.read
 
     def read_file(self, path):
         read.append(str(path))
         return of_files(self, path)
 
-    def read_tokens(self, requests, *more):
-        def counted():
-            for request in requests:
-                read.append(len(request.ids))
-                yield request
-
-        return of_engine(self, counted(), *more)
-
-    def read_rows(model, forms, rows, *count):
-        def counted():
-            for row in rows:
-                read.append(len(row))
-                yield row
-
-        return read_blocks(model, forms, counted(), *count)
-
     monkeypatch.setattr(DocumentReader, "read", read_file)
-    monkeypatch.setattr(Engine, "map", read_tokens)
-    for module in (looks, scorer):
-        monkeypatch.setattr(module, "read_blocks", read_rows)
     return read
 
 
@@ -567,19 +546,21 @@ def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
     )
 
 
-def test_the_folder_of_caches(monkeypatch, tmp_path):
-    monkeypatch.delenv("RUNNEL_CACHE", raising=False)
+@pytest.mark.parametrize(
+    ("own", "common", "folder"),
+    [
+        ("", "", ".cache/runnel/find"),
+        ("", "not/absolute", ".cache/runnel/find"),
+        ("", "/absolute", "/absolute/runnel/find"),
+        ("here", "/absolute", "here/find"),
+    ],
+)
+def test_the_folder_of_caches(monkeypatch, tmp_path, own, common, folder):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert cache_folder() == tmp_path / ".cache" / "runnel" / "find"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert cache_folder() == tmp_path / "x" / "runnel" / "find"
-    monkeypatch.setenv("RUNNEL_CACHE", "here")
-    assert cache_folder() == Path("here/find").absolute()
-    monkeypatch.setenv("RUNNEL_CACHE", "")
-    assert cache_folder() == tmp_path / "x" / "runnel" / "find"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache_folder() == tmp_path / ".cache" / "runnel" / "find"
+    monkeypatch.setenv("RUNNEL_CACHE", own)
+    monkeypatch.setenv("XDG_CACHE_HOME", common)
+    assert cache_folder() == tmp_path / folder
 
 
 @pytest.mark.parametrize("home", [None, "", "relative", "./relative"])

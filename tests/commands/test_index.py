@@ -189,9 +189,7 @@ def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder):
     run("search", "tuple", "--no-update").refused(f"{folder}/.runnel holds no index yet", code=2)
     run("index")
     (folder / "new.txt").write_text("A tuple cannot be changed.")
-    lock = WriterLock(folder / ".runnel" / "update.lock", folder)
-    lock.acquire()
-    try:
+    with WriterLock(folder / ".runnel" / "update.lock", folder).held():
         done = run("search", "tuple", "--json")
         assert done.code == 0 and sorted(found(done)) == ["heart.txt", "river.md"]
         reason = (
@@ -201,8 +199,6 @@ def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder):
             done.err == f"runnel: note: {reason}; searching the last commit of {folder}/.runnel\n"
         )
         run("index").refused(reason)
-    finally:
-        lock.release()
     assert "1 added" in run("search", "tuple", "--json").err
 
 

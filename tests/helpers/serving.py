@@ -2,9 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,21 @@ def serving(
     *,
     name: str = "pocket",
     index: str | Path | None = None,
-    load: Callable[[], Loaded] | None = None,
+    go: threading.Event | None = None,
     **limits: Any,
 ) -> Iterator[Client]:
-    """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The
-    server drains at the end.
+    """Yield a client of a server for a model (a name, or a `Model`), which has loaded it, or will
+    once `go` is set. The server drains at the end.
     """
     settings = ServerSettings(
         model=name, port=0, index=None if index is None else str(index), **limits
     )
-    if loads_itself := load is None:
-        held = load_model(model, arrays=True) if isinstance(model, str) else model
-        load = partial(Loaded, name, held, settings.index)
+    held = load_model(model, arrays=True) if isinstance(model, str) else model
+
+    def load() -> Loaded:
+        assert go is None or go.wait(GIVE_UP_S)
+        return Loaded(name, held, settings.index)
+
     app = create_app(settings, load)
     socket = bind(settings)
     ready = threading.Event()
@@ -51,8 +53,7 @@ def serving(
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()
     try:
-        if loads_itself:
-            assert ready.wait(GIVE_UP_S)
+        assert go is not None or ready.wait(GIVE_UP_S)
         with Client(
             base_url=f"http://127.0.0.1:{socket.getsockname()[1]}",
             timeout=GIVE_UP_S,

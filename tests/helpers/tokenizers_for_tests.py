@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from runnel.text.library import LibraryTokenizer
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizer import Encoded, Tokenizer
 from runnel.text.world import WorldTokenizer
 
 CORPUS = [
@@ -159,6 +160,12 @@ def build(name: str) -> Tokenizer:
     ends = {"neox_like": "<|endoftext|>", "bert_like": "[SEP]", "sentencepiece_like": "</s>"}
     begins = {"bert_like": "[CLS]", "sentencepiece_like": "<s>"}
     return LibraryTokenizer(library.to_str(), begin=begins.get(name), end=ends.get(name))
+
+
+def letters(text: str) -> Encoded:
+    """A token for each character."""
+    starts = np.arange(len(text))
+    return Encoded(starts.astype(np.int32), starts, starts + 1)
 
 
 @contextlib.contextmanager

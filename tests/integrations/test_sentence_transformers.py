@@ -29,6 +29,7 @@ from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long
 from runnel.text.templates import Template
 
+LOCAL = {"trust_remote_code": True, "local_files_only": True}  # how the library loads a folder
 TEXT = (
     "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed"
     " finally. "
@@ -239,22 +240,17 @@ def test_training_gives_the_same_numbers_and_gradients_of_what_is_trained(
 
 def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -> None:
     model.save(tmp_path / "folder")
-    there = SentenceTransformer(
-        str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True
-    )
+    there = SentenceTransformer(str(tmp_path / "folder"), **LOCAL)
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
     close(there.encode_query(TEXTS), Embedder(model).encode_query(TEXTS))
     assert there.similarity_fn_name == "cosine"
     Reranker(model).save(tmp_path / "reranker")
-    again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
+    again = CrossEncoder(str(tmp_path / "reranker"), **LOCAL)
     close(again.predict(PAIRS), scores(model), 1e-5)
     assert not any((tmp_path / "folder").glob("*.partial"))
-    options = {
-        "trust_remote_code": True,
-        "local_files_only": True,
-        "model_kwargs": {"dtype": torch.bfloat16},
-    }
-    there = SentenceTransformer(str(tmp_path / "folder"), **options)
+    there = SentenceTransformer(
+        str(tmp_path / "folder"), model_kwargs={"dtype": torch.bfloat16}, **LOCAL
+    )
     assert there[0].backbone.embeddings.weight.dtype == torch.bfloat16
     close(there.encode(TEXTS), Embedder.load(tmp_path / "folder", dtype="bfloat16").encode(TEXTS))
 
@@ -266,9 +262,7 @@ def test_what_the_library_saves_loads_in_runnel_and_in_the_library(
     there.prompts = {"query": "the dog sat on: ", "document": "", "mats": "mat "}
     there.max_seq_length = 30
     there.save_pretrained(str(tmp_path / "folder"))
-    again = SentenceTransformer(
-        str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True
-    )
+    again = SentenceTransformer(str(tmp_path / "folder"), **LOCAL)
     assert again.prompts == there.prompts and again.max_seq_length == 30
     close(again.encode_query(TEXTS), there.encode_query(TEXTS))
     here = Embedder.load(tmp_path / "folder", dtype="float32")
@@ -279,7 +273,7 @@ def test_what_the_library_saves_loads_in_runnel_and_in_the_library(
 
     cross_encoder(model).save_pretrained(str(tmp_path / "reranker"))
     close(scores(tmp_path / "reranker"), scores(model), 1e-5)
-    again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
+    again = CrossEncoder(str(tmp_path / "reranker"), **LOCAL)
     assert isinstance(again.activation_fn, torch.nn.Identity), (
         "there is a sigmoid behind the scores"
     )
@@ -300,7 +294,7 @@ def test_8_bit_weights_encode_but_do_not_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pocket-mamba2", "minilm-mamba2"])
 def test_the_built_in_folder_is_up_to_date(name: str, tmp_path: Path) -> None:
     model = load_model(name, dtype="float32")
-    there = SentenceTransformer(str(BUILT_IN[name]), trust_remote_code=True, local_files_only=True)
+    there = SentenceTransformer(str(BUILT_IN[name]), **LOCAL)
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
     close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
     model.save(tmp_path / "pocket", weights="int8")
@@ -385,7 +379,7 @@ def test_scores_are_those_of_the_reranker_and_a_saved_folder_loads_in_the_librar
     prompted = there.predict([("dog", REPEATED[1])], prompt="a ")
     np.testing.assert_allclose(prompted, expected[1:2], atol=1e-5)
     Reranker(other).save(tmp_path / "folder")
-    again = CrossEncoder(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
+    again = CrossEncoder(str(tmp_path / "folder"), **LOCAL)
     np.testing.assert_allclose(again.predict(ASKED), there.predict(ASKED), atol=1e-5)
     with pytest.raises(
         InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here"
@@ -462,9 +456,8 @@ def test_a_folder_says_by_which_class_it_loads_and_options_without_meaning_are_r
     wrong = tmp_path / "reranker"
     if kind is CrossEncoder:
         right, wrong = wrong, right
-    options = {"trust_remote_code": True, "local_files_only": True}
     with pytest.raises(ValueError, match=r"class of sentence_transformers named.*config_sentence"):
-        kind(str(wrong), **options)
+        kind(str(wrong), **LOCAL)
     named = json.loads((right / "config_sentence_transformers.json").read_text())["model_type"]
     assert named == kind.__name__
     for bad, part in [
@@ -475,8 +468,8 @@ def test_a_folder_says_by_which_class_it_loads_and_options_without_meaning_are_r
         ({"config_kwargs": {"num_labels": 1}}, "num_labels"),
     ]:
         with pytest.raises(InputError, match=part):
-            kind(str(right), **options, **bad)
-    there = kind(str(right), processor_kwargs={"model_max_length": 30}, **options)
+            kind(str(right), **LOCAL, **bad)
+    there = kind(str(right), processor_kwargs={"model_max_length": 30}, **LOCAL)
     assert there.max_seq_length == 30
 
 

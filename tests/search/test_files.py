@@ -3,7 +3,6 @@ files that did not change.
 """
 
 import hashlib
-import json
 import os
 import socket
 import sys
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.files import write_files
+from helpers.files import write_files, write_rows
 from helpers.stored_documents import passages_of
 
 from runnel.errors import InputError
@@ -28,17 +27,15 @@ def folder(tmp_path):
         "<html><title>Rivers</title><body><h1>The river</h1><p>A river runs to the"
         " sea.</p></body></html>"
     )
-    files = {
-        ".git/hidden.txt": "hidden",
-        "plain.txt": "The cat sat on the mat.",
-        "deep/page.html": page,
-        "rows.jsonl": "".join(
-            json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3)
-        ),
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    write_files(
+        root,
+        {
+            ".git/hidden.txt": "hidden",
+            "plain.txt": "The cat sat on the mat.",
+            "deep/page.html": page,
+            "rows.jsonl": [{"id": i, "text": f"row {i} of the dog"} for i in range(3)],
+        },
+    )
     return root.resolve()
 
 
@@ -75,7 +72,7 @@ def test_a_folder_is_indexed_and_kept_up_to_date(index, folder):
 
     (folder / "plain.txt").write_text("The dog sat on the mat.")
     (folder / "deep" / "page.html").unlink()
-    (folder / "rows.jsonl").write_text(json.dumps({"id": 1, "text": "row 1 of the dog"}) + "\n")
+    write_rows(folder / "rows.jsonl", [{"id": 1, "text": "row 1 of the dog"}])
     changes = index.add_files([folder])
     assert names(changes.updated, folder) == ["plain.txt"] and changes.added == []
     assert names(changes.deleted, folder) == ["deep/page.html", "rows.jsonl#0", "rows.jsonl#2"]
@@ -273,9 +270,7 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(index, tmp_path, mon
     """A file of rows is known when its last row is in, not when some are."""
     monkeypatch.setattr(encoding, "_BATCH_DOCUMENTS", 10)
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(
-        "".join(json.dumps({"id": i, "text": f"the cat sat on row {i}."}) + "\n" for i in range(35))
-    )
+    write_rows(rows, [{"id": i, "text": f"the cat sat on row {i}."} for i in range(35)])
 
     def stop(commit):
         raise InterruptedError
@@ -287,9 +282,7 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(index, tmp_path, mon
     assert len(index.add_files([rows]).added) == 15 and len(index) == 35
     assert len(index.add_files([rows]).unchanged) == 35
 
-    rows.write_text(
-        "".join(json.dumps({"id": i, "text": f"the dog sat on row {i}."}) + "\n" for i in range(5))
-    )
+    write_rows(rows, [{"id": i, "text": f"the dog sat on row {i}."} for i in range(5)])
     with pytest.raises(InterruptedError):  # before the rows that are gone are deleted
         index.add_files([rows], on_commit=stop)
     assert len(index.add_files([rows]).deleted) == 30 and len(index) == 5

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.reading import count_tokens
 from helpers.tiny import judging_encoder, tiny_encoder, tiny_model, write_tokenizer
 from helpers.tiny_transformers import write_transformer
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
 from runnel.models.memory import Memory
-from runnel.models.pocket import looks, scorer, steps
-from runnel.models.pocket.steps import read_blocks
 from runnel.models.recurrent.memory import DocumentState
 from runnel.request import TokenCount, growing
 from runnel.search import encoding
@@ -34,9 +33,13 @@ TEXTS = {
 QUERY = "the river of the cat"
 
 
-def filled(place, embedder, **options):
+def documents(texts):
+    return [Document(name, text) for name, text in texts.items()]
+
+
+def filled(place, embedder, texts=TEXTS, **options):
     index = Index.create(place, embedder, **options)
-    index.add(Document(name, text) for name, text in TEXTS.items())
+    index.add(documents(texts))
     return index
 
 
@@ -50,33 +53,6 @@ def index(embedder, tmp_path_factory):
 def plain(embedder, tmp_path_factory):
     with filled(tmp_path_factory.mktemp("plain"), embedder) as made:
         yield made
-
-
-def read_tokens(monkeypatch, model):
-    """The tokens of each text that the model reads from now on."""
-    read: list[int] = []
-
-    def counted(texts, tokens):
-        for text in texts:
-            read.append(tokens(text))
-            yield text
-
-    def tokens_of(request):
-        return len(request.ids)
-
-    run = model.engine.map
-    monkeypatch.setattr(
-        model.engine, "map", lambda requests, *more: run(counted(requests, tokens_of), *more)
-    )
-    for module in (scorer, looks, steps):
-        monkeypatch.setattr(
-            module,
-            "read_blocks",
-            lambda model, forms, rows, *count: read_blocks(
-                model, forms, counted(rows, len), *count
-            ),
-        )
-    return read
 
 
 def test_the_rerankers_order_is_a_third_list(plain):
@@ -128,7 +104,7 @@ def test_the_parts_of_an_explanation_add_up_to_the_score(index, plain):
 def test_remembered_documents_rank_as_whole_pairs_do(index, plain, monkeypatch):
     timings = {}
     with monkeypatch.context() as patch:  # no text is read but the query
-        read = read_tokens(patch, index.embedder.model)
+        read = count_tokens(patch)
         index.search(QUERY, sentences=0)
         assert 0 < max(read) < 20  # a document has more
     remembered = index.search(QUERY, top_k=12, timings=timings)
@@ -154,10 +130,9 @@ def test_the_total_of_a_progress_is_of_all_documents_taken_so_far(tmp_path, monk
     monkeypatch.setattr(encoding, "_BATCH_DOCUMENTS", 2)
     steps: list[tuple[int, int]] = []
     with Index.create(tmp_path / "index") as index:
-        rows = [Document(name, text) for name, text in TEXTS.items()]
         # before the first token, a call only lets its caller end it
         progress = growing(lambda done, total: steps.append((done, total)), lambda: None)
-        changes = index.add(rows, progress=progress)
+        changes = index.add(documents(TEXTS), progress=progress)
     assert steps == sorted(steps) and all(done <= total for done, total in steps)
     assert steps[-1] == (changes.tokens_read, changes.tokens_read)
     assert len({total for _, total in steps}) == -(-len(TEXTS) // 2)
@@ -195,8 +170,7 @@ def test_remembered_documents_are_read_once_unless_the_reranker_reads_them_other
 ):
     steps: list[int] = []
     with Index.create(tmp_path / "index", embedder, remember=True) as index:
-        rows = [Document(name, text) for name, text in TEXTS.items()]
-        changes = index.add(rows, progress=lambda done, total: steps.append(done))
+        changes = index.add(documents(TEXTS), progress=lambda done, total: steps.append(done))
         assert steps[-1] == changes.tokens_read > 0
     model = tiny_model(tmp_path / "tiny")
     model.templates["document"] = Template.parse("{document}{end}")
@@ -253,22 +227,17 @@ def encoder(request, tmp_path_factory):
     return Embedder(tiny_encoder(tmp_path_factory.mktemp("tiny"), sentence_layers=request.param))
 
 
-def documents(**changed: str):
-    return [Document(name, text) for name, text in (LONGER | changed).items()]
-
-
 @pytest.fixture(params=["lance", "qdrant"])
 def remembering(request, place_of, encoder):
     store = place_of(request.param).create(new_settings(encoder))
     with Index(store, encoder) as made:
-        made.add(documents())
+        made.add(documents(LONGER))
         yield made
 
 
 @pytest.fixture
 def local(encoder, tmp_path):
-    with Index.create(tmp_path / "local", encoder) as made:
-        made.add(documents())
+    with filled(tmp_path / "local", encoder, LONGER) as made:
         yield made
 
 
@@ -293,7 +262,7 @@ def test_sentences_are_remembered_without_being_asked_for(encoder, local, tmp_pa
 
 def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, monkeypatch):
     with monkeypatch.context() as patch:  # no document is read to search
-        read = read_tokens(patch, encoder.model)
+        read = count_tokens(patch)
         assert remembering.search(QUERY, top_k=20, rerank=8)[0].sentences
         assert set(read) == {len(encoder.model.tokenizer.encode(QUERY).ids) + 2}
     hits = remembering.search(QUERY, top_k=20, rerank=0)
@@ -382,7 +351,7 @@ def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, enco
         "memories",
         lambda ids: memories([name for name in ids if name not in ("d1", "d4")]),
     )
-    read = read_tokens(monkeypatch, encoder.model)
+    read = count_tokens(monkeypatch)
     mixed = shown(local.search(QUERY, top_k=20))
     assert [(name, [s[0] for s in found]) for name, found in mixed] == [
         (name, [s[0] for s in found]) for name, found in whole
@@ -426,7 +395,8 @@ def test_a_document_that_is_replaced_during_a_search_is_read(local, monkeypatch)
 
 def test_text_that_goes_on_is_remembered_anew(remembering):
     before = remembering.store.memories(["d2", "d3"])
-    changes = remembering.add(documents(d2=LONGER["d2"] + " The river of the cat runs to the sea."))
+    longer = {"d2": LONGER["d2"] + " The river of the cat runs to the sea."}
+    changes = remembering.add(documents(LONGER | longer))
     assert changes.updated == ["d2"] and changes.tokens_read == changes.tokens
     after = remembering.store.memories(["d2", "d3"])
     assert after["d3"] == before["d3"] and after["d2"] != before["d2"]
@@ -455,8 +425,7 @@ def test_documents_are_in_the_order_of_their_best_sentences(pocket, tmp_path):
         "bees": "Bees live in the garden for many days.",
     }
     words_alone = {"dense_weight": 0, "rerank": 0}
-    with Index.create(tmp_path / "index", pocket) as index:
-        index.add(Document(name, text) for name, text in texts.items())
+    with filled(tmp_path / "index", pocket, texts) as index:
         hits = index.search(question, **words_alone)
         by_score = index.search(question, sentences=0, **words_alone)
     best = [hit.sentences[0].score for hit in hits]
@@ -469,15 +438,12 @@ def test_documents_are_in_the_order_of_their_best_sentences(pocket, tmp_path):
 
 def test_documents_that_say_the_same_are_one_result(pocket, tmp_path):
     """Equal texts, and equal sentences between equal neighbors; before the number is cut."""
-    with Index.create(tmp_path / "index", pocket) as index:
-        index.add(
-            [
-                *(Document(f"copy{i}", GATE + "Ask him.") for i in range(250)),
-                Document("longer", GATE + "Ask him.\n\nHe sleeps at nine. Then nobody opens."),
-                Document("other", "The list of gate codes is in the grey safe."),
-                Document("third", "A gate needs a code."),
-            ]
-        )
+    texts = {f"copy{i}": GATE + "Ask him." for i in range(250)} | {
+        "longer": GATE + "Ask him.\n\nHe sleeps at nine. Then nobody opens.",
+        "other": "The list of gate codes is in the grey safe.",
+        "third": "A gate needs a code.",
+    }
+    with filled(tmp_path / "index", pocket, texts) as index:
         hits = index.search("gate code", 4)
         (first,) = [hit for hit in hits if hit.id not in ("other", "third")]
         others = [hit for hit in hits if hit is not first]
@@ -504,15 +470,14 @@ def test_copies_in_another_form_are_one_result(pocket, tmp_path):
         "quoted": "> " + said.replace(" The porter", "\n> The porter"),
         "other": said.replace("7741", "7742"),
     }
-    with Index.create(tmp_path / "index", pocket) as index:
-        index.add([Document(name, text) for name, text in forms.items()])
+    with filled(tmp_path / "index", pocket, forms) as index:
         hits = index.search("gate code", 5)
         groups = {frozenset([hit.id, *(place.file for place in hit.also)]) for hit in hits}
         assert groups == {frozenset(["other"]), frozenset(forms) - {"other"}}
 
 
 def test_different_texts_that_share_a_sentence_are_two_results(pocket, tmp_path):
-    with Index.create(tmp_path / "index", pocket) as index:
-        for name, after in (("a", "Ask the porter."), ("b", "Ask the cook.")):
-            index.add([Document(name, "Look here. The gate code is 7741. " + after)])
+    said = "Look here. The gate code is 7741. "
+    texts = {"a": said + "Ask the porter.", "b": said + "Ask the cook."}
+    with filled(tmp_path / "index", pocket, texts) as index:
         assert len(index.search("gate code", 5)) == 2

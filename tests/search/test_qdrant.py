@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.children import GIVE_UP_S
 from helpers.local_qdrant import URI, LocalQdrant, local_qdrant
-from helpers.stored_documents import SETTINGS, Place, add, document, passages_of, seen, unit
+from helpers.stored_documents import SETTINGS, add, document, passages_of, seen, unit
 from qdrant_client import models
 
 from runnel.errors import InputError, StoreError
@@ -28,9 +28,8 @@ WORDS = "river mountain zebra engine tax novel apple winter harbour violin".spli
 
 
 @pytest.fixture
-def place():
-    with local_qdrant():
-        yield Place("qdrant", URI)
+def place(place_of):
+    return place_of("qdrant")
 
 
 def collection(rng, count):
@@ -273,11 +272,10 @@ def test_of_two_that_create_an_index_one_waits_for_the_other(place, monkeypatch)
 
 def test_what_an_interrupted_creation_has_left_is_replaced(place, monkeypatch):
     monkeypatch.setattr(qdrant, "_CREATION_S", 0.0)
-    monkeypatch.setattr(QdrantStore, "_write_state", lambda *arguments: None)
-    create_store(place.uri, replace(SETTINGS, dimension=8))
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(QdrantStore, "_write_state", lambda *arguments: None)
+        create_store(place.uri, replace(SETTINGS, dimension=8))
     assert not holds_index(place.uri)
-    monkeypatch.undo()
-    monkeypatch.setattr(qdrant, "_CREATION_S", 0.0)
     add(place.create(), *OLD)
     assert place.open().last_commit().documents == 2
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.children import PATHS, PROGRAMS
+from helpers.children import PATHS, PROGRAMS, run_python
 from helpers.stored_documents import SETTINGS, add, document, passages_of, seen, unit
 from lancedb.table import LanceTable
 from programs.killed_writer import text_of
@@ -365,11 +365,8 @@ def test_a_process_that_sees_many_commits_does_not_grow(tmp_path):
     """LanceDB caches what it reads of every version, and Arrow's own allocators grow with its
     threads: 23 MB in 20 commits.
     """
-    command = [sys.executable, PROGRAMS / "many_commits.py", tmp_path / "index", "20", "40"]
-    done = subprocess.run(
-        command, env=os.environ | PATHS, check=True, capture_output=True, text=True
-    )
-    early, late = map(float, done.stdout.split())
+    measured = run_python(PROGRAMS / "many_commits.py", tmp_path / "index", 20, 40)
+    early, late = map(float, measured.split())
     assert late - early < 5
 
 

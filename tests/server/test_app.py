@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import cohere
 import openai
 import pytest
+from helpers import routes
 from helpers.children import GIVE_UP_S, wait_for
 from helpers.serving import serving
 from helpers.texts import repeat
@@ -22,19 +23,13 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.folder import load_model
 from runnel.server import connections, guard
 from runnel.server.app import bind, create_app, serve
-from runnel.server.context import Loaded
 from runnel.server.guard import Guard
 from runnel.server.settings import ServerSettings
 
 
 def test_ready_only_after_loading(tiny):
     go = threading.Event()
-
-    def load():
-        assert go.wait(GIVE_UP_S)
-        return Loaded("tiny", tiny)
-
-    with serving(load=load, name="tiny") as client:
+    with serving(tiny, name="tiny", go=go) as client:
         assert client.get("/health").json() == {"status": "ok"}
         for done in (
             client.get("/ready"),
@@ -117,27 +112,22 @@ def test_requests_that_pages_of_other_sites_make_run_nothing(tiny_server, site):
         "/page/files", params={"name": "a.txt"}, content=b"The keeper of the mill is Ada."
     )
     id = json.loads(opened.text.splitlines()[-1])["result"]["id"]
-    answers = ("GET", f"/page/document/answers?id={id}&q=who")
+    answers = f"/page/document/answers?id={id}&q=who"
     image = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
     link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-    rows = [
-        answers,
-        *(("POST", path) for path in POSTS),
-        *(("GET", path) for path in (*GETS, "/page/about", "/health")),
-    ]
-    for method, path in rows:
+    rows = [("POST" if body else "GET", path, body) for path, (_, body) in ROUTES.items()]
+    rows += [("GET", path, None) for path in (answers, "/page/about", "/health")]
+    for method, path, body in rows:
         for headers in (image, link):
-            body = {} if method == "GET" else {"json": POSTS[path][1]}
-            assert tiny_server.request(method, path, headers=headers, **body).status_code == 403, (
-                path
-            )
+            done = tiny_server.request(method, path, headers=headers, json=body)
+            assert done.status_code == 403, path
     for path in ("/", "/docs"):
         assert (
             tiny_server.get(path, headers=link).status_code == 200
             and tiny_server.get(path, headers=image).status_code == 403
         )
     for own in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
-        assert tiny_server.request(*answers, headers=own).status_code == 200
+        assert tiny_server.get(answers, headers=own).status_code == 200
 
 
 BOTH = (
@@ -311,37 +301,21 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
         assert client.get("/openapi.json").json() == client.app.openapi()
 
 
-OPENAI = {"error"}
-DETAIL = {"detail"}  # for clients of Jina and Voyage
-COHERE = {"message"}
-TEI = {"error", "error_type"}
-POSTS = {  # by route: the fields of an error, and a body
-    "/v1/embeddings": (OPENAI | DETAIL, {"input": "a b c d"}),
-    "/v1/find": (OPENAI, {"query": "a", "documents": ["b c d"]}),
-    "/v1/search": (OPENAI, {"query": "a b c d"}),
-    "/v1/verify": (OPENAI, {"quote": "a", "text": "b c d"}),
-    "/embed": (TEI, {"inputs": "a b c d"}),
-    "/": (TEI, {"inputs": "a b c d"}),
-    "/embed_all": (TEI, {"inputs": "a b c d"}),
-    "/similarity": (TEI, {"inputs": {"source_sentence": "a b c d", "sentences": ["a"]}}),
-    "/tokenize": (TEI, {"inputs": "a b c d"}),
-    "/predict": (TEI, {"inputs": ["a", "b c d"]}),
-    "/v1/embed": (COHERE, {"texts": ["a b c d"]}),
-    "/v2/embed": (COHERE, {"texts": ["a b c d"]}),
-    "/v1/tokenize": (COHERE, {"text": "a b c d"}),
-    "/v1/rerank": (COHERE | DETAIL, {"query": "a", "documents": ["b c d"]}),
-    "/v2/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
-    "/rerank": (COHERE | TEI, {"query": "a", "texts": ["b c d"]}),
+ROUTES = {
+    **routes.POSTS,
+    "/": routes.POSTS["/embed"],
+    "/v1/models": (routes.OPENAI, None),
+    "/v1/models/tiny": (routes.OPENAI, None),
+    "/info": (routes.TEI, None),
 }
-GETS = {"/v1/models": OPENAI, "/v1/models/tiny": OPENAI, "/info": TEI}
+POSTS = {path: (shape, body) for path, (shape, body) in ROUTES.items() if body}
 
 
 def refusals(client, routes=POSTS, headers=None):
     """Send a request to each route; return the statuses, after checking the shape of each body."""
     statuses = {}
-    for path in routes:
-        shape, body = (routes[path], None) if routes is GETS else routes[path]
-        done = client.request("GET" if routes is GETS else "POST", path, json=body, headers=headers)
+    for path, (shape, body) in routes.items():
+        done = client.request("POST" if body else "GET", path, json=body, headers=headers)
         assert set(done.json()) == shape, path
         assert done.status_code not in (429, 503) or int(done.headers["retry-after"]) >= 1
         assert done.status_code != 401 or done.headers["www-authenticate"] == "Bearer"
@@ -351,7 +325,7 @@ def refusals(client, routes=POSTS, headers=None):
 
 def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
     Index.create(tmp_path / "index", Embedder(tiny)).close()
-    tei = {path for path, (shape, _) in POSTS.items() if shape >= TEI}
+    tei = {path for path, (shape, _) in POSTS.items() if shape >= routes.TEI}
     with serving(tiny, name="tiny", index=tmp_path / "index", max_request_tokens=3) as client:
         assert refusals(client) == {path: 422 if path in tei else 413 for path in POSTS}
     with serving(tiny, name="tiny", index=tmp_path / "index", max_queue_tokens=10) as client:
@@ -396,11 +370,8 @@ def test_what_the_model_has_no_head_for_is_refused(tmp_path):
 def test_keys(tiny):
     with serving(tiny, name="tiny", api_keys=("first", "second")) as client:
         for header in (None, b"Bearer wrong", b"first", b"Bearer \xe4"):
-            for routes in (POSTS, GETS):
-                statuses = refusals(
-                    client, routes, {} if header is None else {"authorization": header}
-                )
-                assert statuses == dict.fromkeys(routes, 401)
+            headers = {} if header is None else {"authorization": header}
+            assert refusals(client, ROUTES, headers) == dict.fromkeys(ROUTES, 401)
         for key in ("first", "second"):
             assert (
                 client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code

@@ -8,7 +8,9 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from helpers.routes import DETAIL, OPENAI, POSTS, TEI
 
+BODIES = {path: body for path, (_, body) in POSTS.items()}
 PAGE = Path(__file__).parents[2] / "docs/serving.md"
 
 
@@ -35,7 +37,7 @@ def documented():
 def test_the_page_names_all_fields(schema):
     posts = {path for path, methods in schema["paths"].items() if "post" in methods}
     table = documented()
-    assert set(table) == posts
+    assert set(table) == posts == set(BODIES)
     for path in posts:
         shape = shapes_of(schema, path)[-1]["properties"]  # of /rerank, TEI's
         ignored = {name for name, field in shape.items() if "x-ignored" in field}
@@ -57,75 +59,37 @@ def test_docs_show_all_fields(tiny_server, schema):
 
 
 def test_fields_without_effect_may_have_any_value_of_their_type(tiny_server, schema):
-    bodies = {
-        "/v1/embeddings": {"input": "a"},
-        "/v1/embed": {"texts": ["a"]},
-        "/v2/embed": {"texts": ["a"]},
-        "/v1/rerank": {"query": "a", "documents": ["b"]},
-        "/v2/rerank": {"query": "a", "documents": ["b"]},
-        "/rerank": {"query": "a", "texts": ["b"]},
-        "/predict": {"inputs": ["a", "b"]},
-    }
     values = {"boolean": True, "integer": 7, "string": "x"}
-    assert set(bodies) == {path for path, (_, ignored) in documented().items() if ignored}
-    for path, body in bodies.items():
+    for path, (_, ignored) in documented().items():
         fields = shapes_of(schema, path)[-1]["properties"]
-        ignored = [name for name, field in fields.items() if "x-ignored" in field]
         for name in ignored:
             kinds = [one for one in fields[name]["anyOf"] if one["type"] != "null"]
             value = kinds[0].get("enum", [values.get(kinds[0]["type"])])[0]
-            done = tiny_server.post(path, json=body | {name: value})
+            done = tiny_server.post(path, json=BODIES[path] | {name: value})
             assert done.status_code == 200 and done.headers["x-runnel-ignored"] == name
-        done = tiny_server.post(path, json=body | dict.fromkeys(ignored))
+        done = tiny_server.post(path, json=BODIES[path] | dict.fromkeys(ignored))
         assert done.status_code == 200 and "x-runnel-ignored" not in done.headers
 
 
-BODIES = {  # by route: the least body
-    "/v1/embeddings": {"input": ["a"]},
-    "/v1/embed": {"texts": ["a"]},
-    "/v2/embed": {"texts": ["a"]},
-    "/v1/tokenize": {"text": "a"},
-    "/v1/rerank": {"query": "a", "documents": ["b"]},
-    "/v2/rerank": {"query": "a", "documents": ["b"]},
-    "/rerank": {"query": "a", "texts": ["b"]},
-    "/embed": {"inputs": ["a"]},
-    "/embed_all": {"inputs": ["a"]},
-    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
-    "/predict": {"inputs": [["a", "b"]]},
-    "/tokenize": {"inputs": ["a"]},
-    "/v1/find": {"query": "a", "documents": ["b"]},
-    "/v1/search": {"query": "a"},
-    "/v1/verify": {"quote": "a", "text": "a"},
-}
 UUID = "[0-9a-f-]{36}"  # each answer to Cohere's clients has one
-OPENAI = {"error": {"message", "type", "param", "code"}}
-TEI = {"error": None, "error_type": None}
-SHAPES = dict.fromkeys(("/v1/embed", "/v2/embed", "/v1/tokenize", "/v1/rerank", "/v2/rerank"))
-SHAPES = {path: {"message": None} for path in SHAPES} | {
-    "/v1/embeddings": OPENAI | {"detail": None},
-    "/v1/rerank": {"message": None, "detail": None},
-    "/rerank": TEI | {"message": None},
-    **dict.fromkeys(("/embed", "/embed_all", "/similarity", "/predict", "/tokenize"), TEI),
-}
 
 
 def check_refused(done, path, *named):
     """An error has a status that the route's clients know, their shape, and one line."""
     body = done.json()
-    tei = "error_type" in SHAPES.get(path, ())
-    assert done.status_code == (422 if tei else 400), (path, done.text)
-    shape = SHAPES.get(path, OPENAI)
-    assert {name: set(body[name]) if shape[name] else None for name in body} == shape
+    shape, _ = POSTS[path]
+    assert done.status_code == (422 if shape >= TEI else 400), (path, done.text)
+    assert set(body) == shape
     message = body.get("message") or body["error"]
-    message = message if isinstance(message, str) else message["message"]
+    if shape in (OPENAI, OPENAI | DETAIL):
+        assert set(message) == {"message", "type", "param", "code"}
+        message = message["message"]
     assert all(name in message for name in named) and "\n" not in message, message
     assert "valid dictionary" not in message and "Text" not in message, message
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_every_optional_field_may_be_null(tiny_server, path):
-    schema = tiny_server.get("/openapi.json").json()
-    assert set(BODIES) == {path for path, methods in schema["paths"].items() if "post" in methods}
+def test_every_optional_field_may_be_null(tiny_server, schema, path):
     fields = set(shapes_of(schema, path)[-1]["properties"]) - set(BODIES[path])
     plain = tiny_server.post(path, json=BODIES[path])
     null = tiny_server.post(path, json=BODIES[path] | dict.fromkeys(fields))
@@ -210,9 +174,9 @@ SEVERAL = [path for path in BODIES if path not in ("/v1/tokenize", "/v1/search",
 @pytest.mark.parametrize("path", SEVERAL)
 def test_more_than_ten_thousand_texts_are_refused(tiny_server, path):
     body, name = body_of(path, 10_001)
+    shape, _ = POSTS[path]
     done = tiny_server.post(path, json=body)
-    assert done.status_code == (422 if "error_type" in SHAPES.get(path, ()) else 413)
-    assert set(done.json()) == set(SHAPES.get(path, OPENAI))
+    assert done.status_code == (422 if shape >= TEI else 413) and set(done.json()) == shape
     assert name in done.text and "10000 items, not 10001" in done.text
 
 

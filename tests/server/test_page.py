@@ -8,14 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from helpers.browser import current, marked
-from helpers.children import GIVE_UP_S, wait_for
+from helpers.children import wait_for
 from helpers.document_files import pdf
 from helpers.files import write_files
 from helpers.serving import serving
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.files import decode
-from runnel.server.context import Loaded
 from runnel.server.view import Opened, opened_files, opened_id
 from runnel.text.documents.document import read_plain
 
@@ -450,12 +449,7 @@ def test_a_server_with_a_key_asks_for_it_once(tiny, open_tab):
 
 def test_the_page_waits_for_the_model(tiny, open_tab):
     go = threading.Event()
-
-    def load():
-        assert go.wait(GIVE_UP_S)
-        return Loaded("tiny", tiny)
-
-    with serving(load=load, name="tiny") as client:
+    with serving(tiny, name="tiny", go=go) as client:
         tab = open_tab(address(client))
         tab.wait_for_function(
             "() => document.querySelector('#status').textContent.startsWith('the model is being"

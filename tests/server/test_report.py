@@ -3,6 +3,7 @@
 import pytest
 from helpers.browser import current, marked, scrolls_sideways, settle
 from helpers.document_files import pdf
+from helpers.files import write_files
 from helpers.texts import repeat
 
 pytestmark = pytest.mark.slow
@@ -31,8 +32,7 @@ def paragraphs(sentences):
 @pytest.fixture
 def report(run, fake, tmp_path):
     def report(query, files, *options):
-        for name, text in files.items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
+        write_files(tmp_path, files)
         done = run("find", query, *files, "--html", "report.html", *options)
         assert done.code == 0, done.err
         return (tmp_path / "report.html").as_uri()
@@ -201,16 +201,10 @@ PIXELS = """() => {
 }"""
 
 
-def test_the_page_of_a_pdf_is_shown_as_a_picture_with_the_sentence_marked(
-    run, fake, open_tab, tmp_path
-):
+def test_the_page_of_a_pdf_is_shown_as_a_picture_with_the_sentence_marked(report, open_tab):
     lines = [f"Line {n} is about nothing." for n in range(30)]
-    (tmp_path / "a.pdf").write_bytes(pdf([lines, [*lines, "The dog barked at night.", "The end."]]))
-    assert (
-        run("find", "dog barked night", "a.pdf", "--html", "report.html", "-k", 2, "-c", 0).code
-        == 0
-    )
-    tab = open_tab((tmp_path / "report.html").as_uri() + "#doc=a.pdf")
+    files = {"a.pdf": pdf([lines, [*lines, "The dog barked at night.", "The end."]])}
+    tab = open_tab(report("dog barked night", files, "-k", 2, "-c", 0) + "#doc=a.pdf")
     settle(tab)
     assert tab.locator("#facts").inner_text().startswith("2 pages · ")
     assert tab.locator("a.sentence .where").first.inner_text() == "page 2"

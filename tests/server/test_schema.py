@@ -4,28 +4,12 @@ every answer.
 
 import pytest
 import schemathesis
+from helpers.routes import POSTS
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 pytestmark = pytest.mark.slow
 
-POSTS = (
-    "/v1/embeddings",
-    "/embed",
-    "/embed_all",
-    "/similarity",
-    "/tokenize",
-    "/predict",
-    "/v1/embed",
-    "/v2/embed",
-    "/v1/tokenize",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/rerank",
-    "/v1/find",
-    "/v1/search",
-    "/v1/verify",
-)
 GETS = ("/v1/models", "/v1/models/{id}", "/info", "/health", "/ready", "/metrics")
 
 

@@ -90,6 +90,16 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
+async def busy(work, count=4, **options):
+    """Return long calls, of which those that have one of the four threads have begun, and their
+    requests.
+    """
+    calls = [Call(number) for number in range(count)]
+    tasks = [start(work, call, characters=LONG, **options) for call in calls]
+    await until(lambda: sum(call.began.is_set() for call in calls) == min(count, 4))
+    return calls, tasks
+
+
 async def left(*tasks):
     """Wait for requests whose clients have left."""
     for task in tasks:
@@ -169,9 +179,7 @@ async def test_the_deadline_ends_a_running_call(work):
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_client_that_leaves_frees_its_work(work, waits):
     one = work()
-    others = [Call() for _ in range(4 * waits)]  # all threads of the lane
-    running = [start(one, call, characters=LONG) for call in others]
-    await until(lambda: all(call.began.is_set() for call in others))
+    others, running = await busy(one, 4 * waits)  # all threads of the lane
     client = Client()
     call = Call()
     task = start(one, call, characters=LONG, client=client)
@@ -188,9 +196,7 @@ async def test_what_waits_for_a_thread_is_let_go_when_its_client_leaves(work, co
     """Its texts no longer count as memory then, while all threads are still busy."""
     one = work()
     go = threading.Event()
-    others = [Call() for _ in range(4)]
-    running = [start(one, call, characters=LONG) for call in others]
-    await until(lambda: all(call.began.is_set() for call in others))
+    others, running = await busy(one)
     others.append(Call())
     if not counted:  # another request is being counted
         blocked = one.run(Client(), LONG, lambda _: go.wait(GIVE_UP_S), others[-1])
@@ -304,9 +310,7 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work,
 async def test_the_first_to_come_is_served_first_and_short_requests_have_their_own_threads(work):
     one = work()
     order = []
-    first = [Call() for _ in range(4)]
-    running = [start(one, call, characters=LONG, tokens=0) for call in first]
-    await until(lambda: one.running == 4)
+    first, running = await busy(one, tokens=0)
     calls = [Call(tokens, order=order) for tokens in (50, 60, 40, 30, 20, 10)]
     for call in calls:
         call.go.set()
@@ -325,9 +329,7 @@ async def test_the_first_to_come_is_served_first_and_short_requests_have_their_o
 
 async def test_drain_finishes_requests_and_refuses_new_ones(work):
     one = work()
-    calls = [Call(number) for number in range(6)]  # four run, two wait
-    running = [start(one, call, characters=LONG) for call in calls]
-    await until(lambda: one.running == 4)
+    calls, running = await busy(one, 6)
     drained = asyncio.create_task(one.drain())
     await asyncio.sleep(0)
     with pytest.raises(Refusal, match="the server is stopping"):
@@ -340,9 +342,7 @@ async def test_drain_finishes_requests_and_refuses_new_ones(work):
 
 async def test_drain_cancels_what_takes_too_long(work):
     one = work(drain_s=0.05)
-    calls = [Call() for _ in range(5)]
-    running = [start(one, call, characters=LONG) for call in calls]
-    await until(lambda: one.running == 4)
+    _, running = await busy(one, 5)
     began = threading.Event()
     go = threading.Event()
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.tokenizers_for_tests import letters
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,13 +10,6 @@ from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain
 from runnel.text.ranked import RankedText
 from runnel.text.sentences import read_sentences
-from runnel.text.tokenizer import Encoded
-
-
-def letters(text: str) -> Encoded:
-    """A token for each character."""
-    starts = np.arange(len(text))
-    return Encoded(starts.astype(np.int32), starts, starts + 1)
 
 
 def units(document: DocumentText) -> list[tuple[str, str]]:

@@ -117,6 +117,14 @@ ENGLISH = [
     "☒ Yes ☐ No",
     "Gt. Britain is big. ¦The route is gt. ¦It ends. ¦He lives on Mill Dr. ¦The house is red.",
     "It is 37 °C. ¦Colonies of S. aureus grew. ¦J. Brandt saw D. melanogaster. ¦Plan B. ¦Nobody came.",
+    # the label of an answer in a form belongs to what follows
+    "No. Skip lines 5 and 6. ¦Go to line 8.",
+    "\u274f No. Skip line 5.\n¦\u274f Yes. The tenant pays the costs.",
+    "Yes. Enter the amount. ¦Also, see line 4.",
+    "Is it on? ¦No. ¦Go back to the pump.",
+    '"No. ¦That is wrong," she said.',
+    "Yes. ¦We all agree.",
+    "He asked again.\n¦No. ¦That was all.",
 ]
 OTHERS = [
     ("de", "Am 3. Mai kam er. ¦Im 19. Jahrhundert nicht. ¦Es ist Nr. 5. ¦Abb. 3 zeigt es. ¦Gut."),
@@ -200,20 +208,3 @@ def test_no_word_is_cut_that_is_shorter_than_the_limit():
     text = " ".join(f"word{number}" for number in range(2000))
     pieces = [text[start:end] for start, end in split_sentences(text).tolist()]
     assert [word for piece in pieces for word in piece.split()] == text.split()
-
-
-@pytest.mark.parametrize(
-    "marked",
-    [
-        "No. Skip lines 5 and 6. ¦Go to line 8.",
-        "\u274f No. Skip line 5.\n¦\u274f Yes. The tenant pays the costs.",
-        "Yes. Enter the amount. ¦Also, see line 4.",
-        "Is it on? ¦No. ¦Go back to the pump.",
-        '"No. ¦That is wrong," she said.',
-        "Yes. ¦We all agree.",
-        "He asked again.\n¦No. ¦That was all.",
-    ],
-)
-def test_the_label_of_an_answer_in_a_form_belongs_to_what_follows(marked):
-    text, places = unmarked(marked)
-    assert starts(text) == places

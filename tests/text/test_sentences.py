@@ -2,12 +2,13 @@
 pieces these come in.
 """
 
-import tracemalloc
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sentencex
+from helpers.memory import with_peak
 from helpers.texts import repeat
 from helpers.tokenizers_for_tests import build
 from hypothesis import example, given, settings
@@ -304,13 +305,12 @@ def test_memory_goes_with_ids_and_spans_only():
     """Each token costs its id, each sentence its span, bounds and position; nothing is kept of a
     piece's offsets.
     """
+    tokenizer = build("bert_like")
     peaks = []
     for count in (1 << 14, 1 << 15):
         text = repeat("the quick brown fox jumps over the lazy dog. ", count)
-        tracemalloc.start()
-        tokens = read_sentences(text, build("bert_like").encode_pieces([text]))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        tokens, peak = with_peak(partial(read_sentences, text, tokenizer.encode_pieces([text])))
+        peaks.append(peak)
         assert len(tokens.spans) == count
         del tokens
     assert (peaks[1] - peaks[0]) / (len(text) / 2) < 6

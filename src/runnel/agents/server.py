@@ -219,8 +219,15 @@ def create_server(tools: Tools) -> MCPServer:
     """Return the server of these tools."""
     server = _Server("runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     models = anyio.CapacityLimiter(_TOGETHER)
-    methods = (tools.search, tools.find, tools.read, tools.read_places, tools.verify)
-    for method in (*methods, tools.files, tools.status):
+    for method in (
+        tools.search,
+        tools.find,
+        tools.read,
+        tools.read_places,
+        tools.verify,
+        tools.files,
+        tools.status,
+    ):
         tool = _as_tool(method, models, tools.settings.max_characters)
         description = " ".join((inspect.getdoc(method) or "").split())
         server.add_tool(

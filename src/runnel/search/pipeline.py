@@ -415,12 +415,9 @@ def _explanation(
     ranks: Sequence[int | None], weights: Sequence[float], relevance: float | None
 ) -> Explanation:
     """Return what a document's rank in each list (None: not in it) adds to its score."""
-    parts = [
-        0.0 if rank is None else weight / (_RRF + rank)
-        for rank, weight in zip(ranks, weights, strict=True)
-    ]
     meaning, words, reranked = (
-        RankPart(rank, part) for rank, part in zip(ranks, parts, strict=True)
+        RankPart(rank, 0.0 if rank is None else weight / (_RRF + rank))
+        for rank, weight in zip(ranks, weights, strict=True)
     )
     return Explanation(meaning, words, reranked, relevance)
 

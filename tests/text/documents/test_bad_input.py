@@ -1,12 +1,12 @@
 """Input that files should not hold: it is read, left out with a sentence, or refused by one."""
 
 import json
-import tracemalloc
 
 import openpyxl
 import pytest
 from helpers.document_checks import check, shown
 from helpers.document_files import Placed, docx, drawn_pdf
+from helpers.memory import with_peak
 from helpers.texts import repeat
 
 from runnel.errors import ReadError, UnsupportedKind
@@ -135,8 +135,5 @@ def test_a_long_log_takes_memory_in_proportion():
     """A log of 200 MB took 2.8 GB in all; here one of 2 MB may take as much for each byte."""
     row = "2026-01-03 12:00:05 INFO worker[%d]: request for /v1/upload took 12 ms, queue 4\n"
     text = "".join(row % n for n in range(25_000))
-    tracemalloc.start()
-    document = read_plain(Decoded(text, "utf-8"))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    document, peak = with_peak(lambda: read_plain(Decoded(text, "utf-8")))
     assert len(document.blocks) == 25_000 and peak < 20 * len(text)

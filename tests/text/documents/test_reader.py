@@ -8,7 +8,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import zipfile
@@ -17,7 +16,7 @@ from unittest import mock
 
 import docx
 import pytest
-from helpers.children import GIVE_UP_S, PROGRAMS, wait_for
+from helpers.children import GIVE_UP_S, PROGRAMS, run_python, wait_for
 from helpers.document_checks import check
 from helpers.document_files import epub, pdf, replace_in_zip
 from helpers.texts import repeat
@@ -340,10 +339,7 @@ def test_the_process_ends_with_its_caller(tmp_path, folder):
         f" DocumentReader()\nnext(reader.read({str(folder / 'a.html')!r}))\nprint(reader._worker.pid,"
         " flush=True)\nos._exit(0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    worker = Path("/proc") / done.stdout.strip()
+    worker = Path("/proc") / run_python("-c", program).strip()
 
     def has_ended():
         try:

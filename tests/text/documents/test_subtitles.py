@@ -1,5 +1,6 @@
 """Subtitles: what is spoken, joined over cues, at the time of its first cue."""
 
+import pytest
 from helpers.document_checks import check
 
 from runnel.files import Decoded
@@ -27,41 +28,72 @@ def test_sentences_go_on_over_cues():
     assert spoken(srt) == spoken(srt.replace("\n", "\r\n")) == spoken("\ufeff" + srt) == expected
 
 
-def test_speakers_notes_and_styles():
-    vtt = (
+SPOKEN = {  # by what a file has: its content, and what is spoken
+    "speakers, notes and styles": (
         "WEBVTT - a title\nKind: captions\n\nSTYLE\n::cue { color: red }\n\nNOTE by a machine\n\n"
         "00:01.000 --> 00:03.500 align:start\n<v Ana>Is it broken, or\n\n"
         "part-2\n00:03.500 --> 00:06.000\n<v Ana>not?\n<v.loud Bob Lee>It is\n\n"
-        "00:06.000 --> 00:07.000\n- Stop here\n- No, never.\n"
-    )
-    assert spoken(vtt) == [
-        ("00:00:01", "Ana: Is it broken, or not?"),
-        ("00:00:03", "Bob Lee: It is"),
-        ("00:00:06", "Stop here"),
-        ("00:00:06", "No, never."),
-    ]
-
-
-def test_sounds_and_voices_in_one_line_are_apart_and_cues_are_read_by_their_times():
-    vtt = (
+        "00:06.000 --> 00:07.000\n- Stop here\n- No, never.\n",
+        [
+            ("00:00:01", "Ana: Is it broken, or not?"),
+            ("00:00:03", "Bob Lee: It is"),
+            ("00:00:06", "Stop here"),
+            ("00:00:06", "No, never."),
+        ],
+    ),
+    "sounds and voices in one line, and cues out of order": (
         "WEBVTT\n\n00:03.000 --> 00:05.000\n<v Bob>Is it on? <v Ana Lee>No.</v>\n\n"
-        "00:01.000 --> 00:03.000\n[door creaks]\n(sighs) ANA: Come in\n(or wait) outside\n"
-    )
-    assert spoken(vtt) == [
-        ("00:00:01", "[door creaks]"),
-        ("00:00:01", "(sighs) ANA: Come in (or wait) outside"),
-        ("00:00:03", "Bob: Is it on?"),
-        ("00:00:03", "Ana Lee: No."),
-    ]
-
-
-def test_lines_that_roll_are_read_once_and_a_pause_ends_a_block():
-    vtt = (
+        "00:01.000 --> 00:03.000\n[door creaks]\n(sighs) ANA: Come in\n(or wait) outside\n",
+        [
+            ("00:00:01", "[door creaks]"),
+            ("00:00:01", "(sighs) ANA: Come in (or wait) outside"),
+            ("00:00:03", "Bob: Is it on?"),
+            ("00:00:03", "Ana Lee: No."),
+        ],
+    ),
+    "lines that roll, and a pause": (
         "WEBVTT\n\n00:01.000 --> 00:03.000\nhello and<00:01.500><c> welcome</c>\n\n"
         "00:03.000 --> 00:05.000\nhello and welcome\nto the<00:03.500><c> show</c>\n\n"
-        "01:05.000 --> 01:06.000\nto the show\nlater\n"
-    )
-    assert spoken(vtt) == [("00:00:01", "hello and welcome to the show"), ("00:01:05", "later")]
+        "01:05.000 --> 01:06.000\nto the show\nlater\n",
+        [("00:00:01", "hello and welcome to the show"), ("00:01:05", "later")],
+    ),
+    "cues without blank lines, and names": (
+        "1\n00:00:01,000 --> 00:00:02,000\nAna Lopez: the key is\n2\n"
+        "00:00:02,000 --> 00:00:03,000\nwith reception\n3\n00:00:03,000 --> 00:00:04,000\n"
+        "Bert: and the code?\n4\n00:00:04,000 --> 00:00:05,000\n>> It is 7741.\n",
+        [
+            ("00:00:01", "Ana Lopez: the key is with reception"),
+            ("00:00:03", "Bert: and the code?"),
+            ("00:00:04", "It is 7741."),
+        ],
+    ),
+    "sbv": (
+        "0:00:01.000,0:00:03.000\nThe key is[br]with\n\n0:00:03.000,0:00:05.000\nreception.\n",
+        [("00:00:01", "The key is with reception.")],
+    ),
+    "ass": (
+        "[Script Info]\nTitle: x\n\n[Events]\nFormat: Layer, Start, End, Style, Name, Text\n"
+        "Dialogue: 0,0:00:01.00,0:00:03.00,Default,Ana,0,0,0,,The key,\\Nis {\\i1}here{\\i0}.\n"
+        "Comment: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,check this\n"
+        "Dialogue: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,{\\an7\\p1}m 0 0 l 9 0{\\p0}Thanks.\n",
+        [("00:00:01", "Ana: The key, is here."), ("00:00:03", "Thanks.")],
+    ),
+    "a word that is a remark in ass, and a tag": (
+        "1\n00:00:01,000 --> 00:00:02,000\nComment: it {\\pos(1,2)}is\n",
+        [("00:00:01", "Comment: it is")],
+    ),
+    "a line for each cue": (
+        "[00:00:01.000 --> 00:00:02.500]  The key is\n[00:00:02.500 --> 00:00:04.000]  with\n"
+        "[00:00:04.000 --> 00:00:05.000]  reception. Ask.\n",
+        [("00:00:01", "The key is with reception. Ask.")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_what_is_spoken_and_when(name):
+    text, expected = SPOKEN[name]
+    assert spoken(text) == expected
 
 
 def test_lines_that_roll_are_read_once_also_without_the_times_of_their_words():
@@ -86,36 +118,7 @@ def test_subtitles_are_recognized():
         b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\n",
     ):
         assert recognize(head, "a.txt") == "srt"
-    assert recognize(b"", "a.vtt") == "srt" and recognize(b"1\n00:00", "a") == "txt"
-
-
-def test_cues_without_blank_lines_names_and_other_formats():
-    srt = (
-        "1\n00:00:01,000 --> 00:00:02,000\nAna Lopez: the key is\n2\n00:00:02,000 --> 00:00:03,000\n"
-        "with reception\n3\n00:00:03,000 --> 00:00:04,000\nBert: and the code?\n4\n"
-        "00:00:04,000 --> 00:00:05,000\n>> It is 7741.\n"
-    )
-    assert spoken(srt) == [
-        ("00:00:01", "Ana Lopez: the key is with reception"),
-        ("00:00:03", "Bert: and the code?"),
-        ("00:00:04", "It is 7741."),
-    ]
-    sbv = "0:00:01.000,0:00:03.000\nThe key is[br]with\n\n0:00:03.000,0:00:05.000\nreception.\n"
-    assert spoken(sbv) == [("00:00:01", "The key is with reception.")]
-    ass = (
-        "[Script Info]\nTitle: x\n\n[Events]\nFormat: Layer, Start, End, Style, Name, Text\n"
-        "Dialogue: 0,0:00:01.00,0:00:03.00,Default,Ana,0,0,0,,The key,\\Nis {\\i1}here{\\i0}.\n"
-        "Comment: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,check this\n"
-        "Dialogue: 0,0:00:03.00,0:00:05.00,Default,,0,0,0,,{\\an7\\p1}m 0 0 l 9 0{\\p0}Thanks.\n"
-    )
-    assert spoken(ass) == [("00:00:01", "Ana: The key, is here."), ("00:00:03", "Thanks.")]
-    srt = "1\n00:00:01,000 --> 00:00:02,000\nComment: it {\\pos(1,2)}is\n"
-    assert spoken(srt) == [("00:00:01", "Comment: it is")]
-    lines = (
-        "[00:00:01.000 --> 00:00:02.500]  The key is\n[00:00:02.500 --> 00:00:04.000]  with\n"
-        "[00:00:04.000 --> 00:00:05.000]  reception. Ask.\n"
-    )
-    assert spoken(lines) == [("00:00:01", "The key is with reception. Ask.")]
-    assert recognize(lines.encode(), "a.txt") == "srt"
+    assert {recognize(b"", f"a.{suffix}") for suffix in ("vtt", "sbv", "ass")} == {"srt"}
+    assert recognize(b"1\n00:00", "a") == "txt"
+    assert recognize(b"[00:00:01.000 --> 00:00:02.500]  The key", "a.txt") == "srt"
     assert recognize(b"[00:00:01] up\n", "a.txt") == "txt"
-    assert recognize(b"", "a.sbv") == recognize(b"", "a.ass") == "srt"

@@ -8,12 +8,12 @@ import json
 from base64 import b64encode
 from email.message import EmailMessage
 
-import numpy as np
 import openpyxl
 import pytest
 from helpers.document_checks import check
 from helpers.document_files import Placed, docx, drawn_pdf, epub, odf, pptx, shape
 from helpers.texts import repeat
+from helpers.tokenizers_for_tests import letters
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +24,6 @@ from runnel.text.documents.document import DocumentText, reader_of
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.ranked import RankedText
 from runnel.text.sentences import UNITS, read_sentences
-from runnel.text.tokenizer import Encoded
 
 # soft hyphens, combining characters, emoji of several characters, right-to-left text, wide spaces
 WORDS = (
@@ -234,12 +233,6 @@ def write_sample(path, kind: str) -> None:
         return
     content = CONTENTS.get(path.suffix) or CONTENTS[kind]
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
-
-
-def letters(text: str) -> Encoded:
-    """A token for each character."""
-    starts = np.arange(len(text))
-    return Encoded(starts.astype(np.int32), starts, starts + 1)
 
 
 def check_units(document: DocumentText) -> None:

@@ -15,10 +15,14 @@ from runnel.text.ranked import RankedText
 ENCODED = repeat("iVBORw0KGgoAAAANSUhEUg9x", 20)
 
 
-def plain(text):
-    document = check(read_plain(Decoded(text, "utf-8")))
+def plain(text, form=read_plain):
+    document = check(form(Decoded(text, "utf-8")))
     assert document.text == text
     return document
+
+
+def markdown(text):
+    return plain(text, read_markdown)
 
 
 def read(document):
@@ -76,17 +80,38 @@ def test_numbers_that_count_things_are_read():
         assert plain(text).unread == ()
 
 
-@pytest.mark.parametrize("form", [read_plain, read_markdown])
-def test_hyphens_at_line_ends(form):
-    text = (
+BOTH = (plain, markdown)
+READ = {  # by what is not read as it stands: the forms of a text, the text, and what is read
+    "hyphens at line ends": (
+        BOTH,
         "The engi- neering of recommen-\ndations is engineering. A pre- and post-war valve, a"
-        " well-known one, is well-\nknown. The Anglo- Saxon low- cost pipe, he said- then left."
-    )
-    document = check(form(Decoded(text, "utf-8")))
-    assert document.text == text and read(document) == (
+        " well-known one, is well-\nknown. The Anglo- Saxon low- cost pipe, he said- then left.",
         "The engineering of recommendations is engineering. A pre- and post-war valve, a"
-        " well-known one, is well-known. The Anglo- Saxon low- cost pipe, he said- then left."
-    )
+        " well-known one, is well-known. The Anglo- Saxon low- cost pipe, he said- then left.",
+    ),
+    "marks of quoted lines": (
+        BOTH,
+        "He wrote:\n\n> The fee is\n> nine francs.\n>\n>> It is\n>> due in May.\n\nFine.\n",
+        "He wrote: The fee is nine francs. It is due in May. Fine.",
+    ),
+    "entities": (
+        (markdown,),
+        "Tom &amp; Ann pay 5&nbsp;kg &lt;&#8364;&gt; &nosuch; `a &amp; b` <b>&quot;now&quot;</b>",
+        'Tom & Ann pay 5 kg <\u20ac> &nosuch; `a &amp; b` "now"',
+    ),
+    "a mark of a page between sentences": (
+        (plain,),
+        "It ends.\n\n%%page 5%%\n\nIt begins.",
+        "It ends. It begins.",
+    ),
+    "colors of a terminal": ((plain,), "\x1b[1mbold\x1b[0m words", "bold words"),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read_of_a_text(name):
+    forms, text, words = READ[name]
+    assert [read(form(text)) for form in forms] == [words] * len(forms)
 
 
 def test_page_marks_numbers_and_running_heads_do_not_cut_a_sentence():
@@ -109,8 +134,6 @@ def test_page_marks_numbers_and_running_heads_do_not_cut_a_sentence():
     document = plain("".join(f"THE ANNUAL REPORT\n\ncellar. {page}" for page in pages))
     assert read(document).count("pump was in the cellar.") == 4
     assert document.pages == 5 and document.blocks[-1].page == 5
-    # a mark between sentences is not read either
-    assert read(plain("It ends.\n\n%%page 5%%\n\nIt begins.")) == "It ends. It begins."
 
 
 def test_pages_and_numbers_that_cut_no_sentence_stay():
@@ -144,7 +167,6 @@ def test_encoded_data_and_control_characters_are_left_out_and_reported():
     assert "uuencode" in document.warnings[0]
     document = plain("one\ntwo\x01\x02three")
     assert read(document) == "one twothree" and "2" in document.warnings[0]
-    assert read(plain("\x1b[1mbold\x1b[0m words")) == "bold words"
 
 
 def test_markdown_is_read_without_its_escapes_tags_and_comments():
@@ -153,8 +175,8 @@ def test_markdown_is_read_without_its_escapes_tags_and_comments():
         "<!--\nhidden\n\nwords -->\n\n<details>\n<summary>More</summary>\n\nIt works.\n\n</details>\n\n"
         f"1\\. Appointment\n\n###### <Legalese>\n\n2\\.\n\nDuties\n\n![x](data:image/png;base64,{ENCODED})\n"
     )
-    document = check(read_markdown(Decoded(text, "utf-8")))
-    assert document.text == text and document.title == "Pumps"
+    document = markdown(text)
+    assert document.title == "Pumps"
     assert read(document) == (
         "Pumps Open it. Now `<b>` stays*. More It works. 1. Appointment 2. Duties"
         " ![x](data:image/png;base64,)"
@@ -174,26 +196,44 @@ def test_a_link_alone_is_read_and_tags_alone_are_not():
     assert "<https://example.org> | c" in read(check(read_markdown(Decoded(table, "utf-8"))))
 
 
-def test_markdown_rows_know_their_names():
-    text = (
+ROWS = {  # by the form of tables: a text with such tables, and the words of their rows
+    "pipes, and HTML": (
         "Table 2: Prices\n\n| Name | Price |\n|:---|---:|\n| Alpha \\| A | 12 |\n| Beta | |\n\n"
         "Name | Age\n--- | ---\nAna | 3\n\n<table>\n<caption>Wells</caption>\n<tr><th>Well</th><th>Depth"
-        "</th><th>Use</th></tr>\n<tr>\n <td>W-1</td>\n <td></td><td>farm</td>\n</tr>\n</table>\n"
-    )
-    document = check(read_markdown(Decoded(text, "utf-8")))
+        "</th><th>Use</th></tr>\n<tr>\n <td>W-1</td>\n <td></td><td>farm</td>\n</tr>\n</table>\n",
+        [
+            "Table 2: Prices; Name: Alpha \\| A; Price: 12",
+            "Table 2: Prices; Name: Beta",
+            "Name: Ana; Age: 3",
+            "Wells; Well: W-1; Use: farm",
+        ],
+    ),
+    "cells of HTML that span rows and columns": (
+        '<table>\n<tr><th rowspan="2">Part</th><th colspan=2>Torque</th></tr>\n'
+        "<tr><th>min</th><th>max</th></tr>\n"
+        '<tr><td rowspan="2">Bolt</td><td>12</td><td>14</td></tr>\n'
+        "<tr><td>13</td><td>15</td></tr>\n<tr><th>Sum</th><td>25</td><td>29</td></tr>\n</table>\n",
+        [
+            "Part: Bolt; Torque min: 12; Torque max: 14",
+            "Part: Bolt; Torque min: 13; Torque max: 15",
+            "Part: Sum; Torque min: 25; Torque max: 29",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ROWS)
+def test_markdown_rows_know_their_names(form):
+    text, words = ROWS[form]
+    document = markdown(text)
     rows = [block for block in document.blocks if block.kind == "row"]
-    assert [row_words(document.text, row) for row in rows] == [
-        "Table 2: Prices; Name: Alpha \\| A; Price: 12",
-        "Table 2: Prices; Name: Beta",
-        "Name: Ana; Age: 3",
-        "Wells; Well: W-1; Use: farm",
-    ]
+    assert [row_words(document.text, row) for row in rows] == words
     assert "<" not in RankedText.of(document).text
 
 
 def test_front_matter_is_keys_between_two_rules():
     head = '---\ntitle: "A title"\ntags:\n  - x\n---'
-    document = check(read_markdown(Decoded(f"{head}\n\n# Head\n\nText.", "utf-8")))
+    document = markdown(f"{head}\n\n# Head\n\nText.")
     keys = [("code", '---\ntitle: "A title"'), ("code", "tags:\n  - x\n---")]
     assert shown(document)[:2] == keys and document.title == "A title"
     assert read(document) == 'title: "A title" tags: - x # Head Text.'
@@ -202,15 +242,8 @@ def test_front_matter_is_keys_between_two_rules():
         "---\n# Head\nText.\n\nMore.",
         "---\nProse here.\n---\n# Head",
     ):
-        document = check(read_markdown(Decoded(text, "utf-8")))
+        document = markdown(text)
         assert "code" not in dict(shown(document)) and document.title == "Head"
-
-
-@pytest.mark.parametrize("form", [read_plain, read_markdown])
-def test_marks_of_quoted_lines_are_not_read(form):
-    text = "He wrote:\n\n> The fee is\n> nine francs.\n>\n>> It is\n>> due in May.\n\nFine.\n"
-    document = check(form(Decoded(text, "utf-8")))
-    assert read(document) == "He wrote: The fee is nine francs. It is due in May. Fine."
 
 
 def test_what_is_quoted_more_or_less_often_is_a_paragraph_of_its_own():
@@ -218,39 +251,15 @@ def test_what_is_quoted_more_or_less_often_is_a_paragraph_of_its_own():
         *("Ben wrote:", "> Which pump do you\n> want", ">> The red one\n>> or so", "> and when"),
         *("On Monday", "> > Shall we meet", "> Yes\n>", "> At noon", "Fine. > 5 people come."),
     ]
-    document = check(read_plain(Decoded("\n".join(paragraphs), "utf-8")))
+    document = plain("\n".join(paragraphs))
     assert [text for _, text in shown(document)] == paragraphs
-
-
-def test_entities_of_markdown_are_characters():
-    text = "Tom &amp; Ann pay 5&nbsp;kg &lt;&#8364;&gt; &nosuch; `a &amp; b` <b>&quot;now&quot;</b>"
-    document = check(read_markdown(Decoded(text, "utf-8")))
-    assert read(document) == 'Tom & Ann pay 5 kg <\u20ac> &nosuch; `a &amp; b` "now"'
 
 
 def test_front_matter_may_have_texts_in_paragraphs():
     head = "---\ntitle: Wells\nsummary: |\n  One.\n\n  Two.\n\nauthor: Ana\n---"
-    document = check(read_markdown(Decoded(f"{head}\n\nText.", "utf-8")))
+    document = markdown(f"{head}\n\nText.")
     assert [kind for kind, _ in shown(document)] == ["code"] * 3 + ["paragraph"]
-    document = check(
-        read_markdown(Decoded('+++\ntitle = "W"\n\n[x]\ny = 1\n+++\n\nText.', "utf-8"))
-    )
+    document = markdown('+++\ntitle = "W"\n\n[x]\ny = 1\n+++\n\nText.')
     assert document.title == "W" and shown(document)[-1] == ("paragraph", "Text.")
     for text in ("---\nNote: nine.\n\n---\n# Head", "---\nNote: nine.\n\nProse.\n---\n\nx"):
-        assert "code" not in dict(shown(check(read_markdown(Decoded(text, "utf-8")))))
-
-
-def test_cells_of_html_in_markdown_that_span_rows_and_columns():
-    text = (
-        '<table>\n<tr><th rowspan="2">Part</th><th colspan=2>Torque</th></tr>\n'
-        "<tr><th>min</th><th>max</th></tr>\n"
-        '<tr><td rowspan="2">Bolt</td><td>12</td><td>14</td></tr>\n'
-        "<tr><td>13</td><td>15</td></tr>\n<tr><th>Sum</th><td>25</td><td>29</td></tr>\n</table>\n"
-    )
-    document = check(read_markdown(Decoded(text, "utf-8")))
-    rows = [block for block in document.blocks if block.kind == "row"]
-    assert [row_words(document.text, row) for row in rows] == [
-        "Part: Bolt; Torque min: 12; Torque max: 14",
-        "Part: Bolt; Torque min: 13; Torque max: 15",
-        "Part: Sum; Torque min: 25; Torque max: 29",
-    ]
+        assert "code" not in dict(shown(markdown(text)))

@@ -2,9 +2,9 @@
 
 import gzip
 import json
-import tracemalloc
 
 import pytest
+from helpers.memory import with_peak
 from helpers.texts import repeat
 
 from runnel.errors import ReadError
@@ -62,11 +62,6 @@ def test_damaged_files(tmp_path, text, message):
 def test_memory_does_not_grow_with_the_file(tmp_path):
     path = tmp_path / "values.json"
     path.write_text(json.dumps({str(i): repeat("x", 500_000) for i in range(40)}))  # 20 MB
-    tracemalloc.start()
-    try:
-        lengths = [len(value) for _, value in read_values(path, 1)]
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    lengths, peak = with_peak(lambda: [len(value) for _, value in read_values(path, 1)])
     assert lengths == [500_000] * 40
     assert peak < 8e6
