@@ -127,7 +127,7 @@ def first_look(
     plain: np.ndarray,
     cosines: np.ndarray,
     features: np.ndarray,
-    codes: MetCodes,
+    codes: MetCodes | None,
     judge: Judge | None,
 ) -> FirstLook:
     """Return the first look at a document. If a judge follows, titles pass a share of their scores
@@ -141,10 +141,14 @@ def first_look(
         plain: (S,) float32 the scores of `VectorScore`, -inf for a sentence without a token.
         cosines: (n,) of the query and each of the n sentences with a token; features: (n, F) of
             these.
-        codes: where the document has the codes of the query, for a judge.
+        codes: where the document has the codes of the query, for a judge; None: it has none.
     """
     scores = plain
-    from_codes = (_CODE * codes.shares).astype(np.float32)
+    from_codes = np.zeros(len(plain), np.float32)
+    lacking = 0.0
+    if codes is not None:
+        from_codes += _CODE * codes.shares
+        lacking = codes.lacking
     if judge is not None:
         kinds = document.kinds
         own = plain + from_codes
@@ -157,7 +161,7 @@ def first_look(
         length = np.log1p(len(cosines)) / _LONG
         facts[:] = plain.max(), nearest, features[0, _DOCUMENT_IDF], length
     nearness = 0.0 if judge is None else float(facts.astype(np.float32) @ judge.near)
-    return FirstLook(query, document, plain, from_codes, scores, facts, codes.lacking, nearness)
+    return FirstLook(query, document, plain, from_codes, scores, facts, lacking, nearness)
 
 
 def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:

@@ -179,7 +179,9 @@ class VectorScorer:
         plain[full] = self._head(query.vector, vectors, features)
         cosines = vectors @ query.vector
         judge = None if self.judging is None else self.judging.head
-        codes = meet_codes(query.codes, document.text, document.spans)
+        codes = None
+        if query.codes:
+            codes = meet_codes(query.codes, document.text, document.spans)
         first = first_look(query.ids, document, plain, cosines, features, codes, judge)
         return Scored(document.text, document.spans, first.scores, document.kinds, first)
 
