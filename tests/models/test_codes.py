@@ -62,6 +62,8 @@ def test_which_words_are_codes() -> None:
         "v2",
     ]
     assert codes("What is 0x80070005?") == ["0x80070005"]
+    assert codes("28-0588EZ, 400mg, 1-week, 5-FU") == []
+    assert find_codes("28-0588EZ")[0].whole.search("28-0588 ez")
     assert codes("error 1603, version 2.4, form 28-0588, what does 12 mean") == [
         "1603",
         "2.4",
@@ -71,6 +73,8 @@ def test_which_words_are_codes() -> None:
     # years, amounts, and numbers of which nobody says that they are codes
     for query in ("in 1603", "2.4 kg", "28-0588", "12 days", "the 1603rd time", "1603 people died"):
         assert codes(query) == [], query
+    # "1" tells no code from another
+    assert find_codes("ORA-00001")[0].number is None
     # a code in passing, in a long question
     (code,) = find_codes("what " * 30 + "E1137")
     assert code.weight < 0.2
@@ -85,4 +89,6 @@ def test_no_longer_code_is_met() -> None:
     assert met.lacking == 0 and met.shares[4] == 1
     assert met.shares[:3].tolist() == [0, 0, 0] and 0 < met.shares[3] < 1
     assert meet_codes(find_codes("E2222"), text, spans).lacking == 1
+    assert meet_codes(find_codes("error 37"), text.replace("Err-11", "Err-000"), spans).lacking == 1
+    assert meet_codes(find_codes("error 137"), text.replace("Err-1", "Err-0"), spans).shares[3]
     assert not meet_codes([], text, spans).shares.any()

@@ -21,8 +21,10 @@ import numpy as np
 # a word with its separators; capitals and the number behind them are one: "RFC 6265"
 _WORD = re.compile(r"(?<![^\W_])(?:[A-Z]{2,4}|[B-HJ-Z]) \d{2,}(?![^\W_])|[^\W_]+(?:[-_.][^\W_]+)*")
 _PART = re.compile(r"[^\W\d_]+|\d+")  # of E-1137: "E" and "1137"
-# words that are codes: "E1137", "ERR_1137", "0x80070005", "2.3.1"
-_CODE = re.compile(r"[^\W\d_]+[-_. ]?\d[^\W]*(?:[-_.][^\W_]+)*|0[xX]\w+|\d+(?:\.\d+){2,}")
+# words that are codes: "E1137", "ERR_1137", "0x80070005", "2.3.1", "6204-2RS"
+_CODE = re.compile(
+    r"[^\W\d_]+[-_. ]?\d[^\W]*(?:[-_.][^\W_]+)*|0[xX]\w+|\d+(?:\.\d+){2,}|\d+(?:-\d+)+[A-Z]+"
+)
 _NUMBER = re.compile(r"\d+(?:[.-]\d+)*")  # a code only where the words beside it say so
 # before a code: "error 1603", "section 3.2", "the display shows E24"; and after it
 _NAMED = re.compile(
@@ -39,7 +41,8 @@ _SEPARATOR = r"[-_.\u2010\u2011 ]?"  # what may be between letters and digits of
 # no longer word or number is around a code
 _BEFORE = r"(?<![^\W_])(?<!\d[.,])"
 _AFTER = r"(?![^\W_])(?![.,]\d)"
-_LEAST_DIGITS = 3  # of the number of a code that tells it from others: "1137"
+# of the number of a code that tells it from others: "1137", and "942" of "ORA-00942"
+_LEAST_DIGITS = 3
 _OF_ANOTHER = 0.8  # what this number counts in another code: "1137" of "E1137" in "ERR_1137"
 
 
@@ -68,8 +71,8 @@ def find_codes(query: str) -> list[Code]:
             both_digits = part[0].isdecimal() and after[0].isdecimal()
             between = re.escape(word[part.end() : after.start()])
             whole += (between if both_digits else _SEPARATOR) + after[0]
-        longest = max((part[0] for part in parts if part[0].isdecimal()), key=len)
-        number = rf"(?<!\d)(?<!\d[.,]){longest}(?!\d)(?![.,]\d)"
+        longest = max((part[0].lstrip("0") for part in parts if part[0].isdecimal()), key=len)
+        number = rf"(?<!\d)(?<!\d[.,])0*{longest}(?!\d)(?![.,]\d)"
         codes[word.casefold()] = Code(
             re.compile(_BEFORE + whole + _AFTER, re.IGNORECASE),
             re.compile(number) if len(longest) >= _LEAST_DIGITS else None,
