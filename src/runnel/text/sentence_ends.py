@@ -60,7 +60,8 @@ _TIMES = (
 # abbreviations before a number: "Eq. 4", "Nos. (2) and (3)", "Exh. A"
 _NUMBERED = (
     r"[Ee]qs?|EQ|[Ff]igs?|[Tt]abs?|[Nn]os?|NO|[Nn]r|[Aa]rts?|[Ss]ecs?|[Ss]ects?|[Ss]ubsecs?|[Cc]hs?"
-    r"|[Cc]haps?|[Ss]ubpara|[Ss]ch|Evid|Az|[Vv]ols?|VOL|[Pp]ars?|[Pp]aras?|[Pp]ts?|[Cc]ls?|[Cc]ols?|[Ff]ol|[Rr]efs?|[Rr]eg"
+    r"|[Cc]haps?|[Ss]ubpara|[Ss]ch|Evid|Az|[Vv]ols?|VOL|[Pp]ars?|[Pp]aras?|[Pp]ts?"
+    r"|[Cc]ls?|[Cc]ols?|[Ff]ol|[Rr]efs?|[Rr]eg"
     r"|App|Ann|Appx|[Ee]xh?s?|[Ss]ched|[Ss]uppl|[Ss]er|[Ii]ss|[Tt]it|[Bb]k|[Ll]n|[Ll]l?"
     r"|[Pp]p?|[Nn]n?"
     r"|[Ff]n|[Pp]rop|[Tt]hm|[Dd]ef|[Cc]or|[Ll]em|[Aa]lg|[Ss]tat|L|ss?|S|Rn|Rz"

@@ -34,9 +34,10 @@ _NUMBER = re.compile(
 )
 # a unit of measure: of time, length, mass and others, with prefixes; or of money
 _UNIT = (
-    r"(?:(?:[GMTkhdcmun\u00b5\u03bc]|da)?(?:g|m|s|A|K|mol|cd|Hz|N|Pa|J|W|Wh|V|C|F|\u03a9|[Oo]hm|S|T|H"
-    r"|lm|lx|Bq|Gy|Sv|bar|[lL]|t|eV|B|VA|ha|cal|rad)|min|h|d|hr?s?|sec|days?|weeks?|months?|years?|yr"
-    r"|a|\u00b0[CF]?|deg|in|ft|yd|mi|lbs?|oz|gal|psi|mph|rpm|dB|pp[mb]|[%\u2030]|[$\u20ac\u00a3\u00a5]"
+    r"(?:(?:[GMTkhdcmun\u00b5\u03bc]|da)?(?:g|m|s|A|K|mol|cd|Hz|N|Pa|J|W|Wh|V|C|F|\u03a9|[Oo]hm"
+    r"|S|T|H|lm|lx|Bq|Gy|Sv|bar|[lL]|t|eV|B|VA|ha|cal|rad)"
+    r"|min|h|d|hr?s?|sec|days?|weeks?|months?|years?|yr|a|\u00b0[CF]?|deg|in|ft|yd|mi"
+    r"|lbs?|oz|gal|psi|mph|rpm|dB|pp[mb]|[%\u2030]|[$\u20ac\u00a3\u00a5]"
     r"|EUR|USD|GBP|CHF|NOK|SEK|DKK|JPY)(?:\^?-?[1-4\u00b2\u00b3])?"
 )
 _UNITS = re.compile(rf"{_UNIT}(?:[ /\u00b7*.]{{0,3}}{_UNIT}){{0,3}}")  # also "kg/m3", "m s^-1"

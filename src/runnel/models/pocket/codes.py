@@ -29,8 +29,8 @@ _NUMBER = re.compile(r"\d+(?:[.-]\d+)*")  # a code only where the words beside i
 # before a code: "error 1603", "section 3.2", "the display shows E24"; and after it
 _NAMED = re.compile(
     r"(?:errors?|codes?|faults?|alarms?|status|messages?|events?|numbers?|nos?\.?|nr\.?|#|pages?"
-    r"|forms?|parts?|models?|types?|versions?|ports?|sections?|clauses?|articles?|rules?|lines?|ids?"
-    r"|shows?|showing|displays?|displayed|reads?|says?)[ #:]*\Z",
+    r"|forms?|parts?|models?|types?|versions?|ports?|sections?|clauses?|articles?|rules?|lines?"
+    r"|ids?|shows?|showing|displays?|displayed|reads?|says?)[ #:]*\Z",
     re.IGNORECASE,
 )
 _MEANING = re.compile(r"[ \"')]*(?:mean|stand|error|code|fault|alarm|message)", re.IGNORECASE)
