@@ -194,7 +194,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
         return [trim(text, start, end) for start, end in itertools.pairwise(edges)]
 
 
-# options of `Index.search` for the modes of a query
+# by the modes of a query, options of `Index.search`, which "default" and "mmr" do not call
 _MODES: dict[str, dict[str, float]] = {
     "default": {},
     "mmr": {},

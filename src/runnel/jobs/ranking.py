@@ -113,6 +113,7 @@ def rank_all(
         remember: whether all candidates are read, and remembered so, before the first ranking.
             False: the candidates of one query are read at a time. None: if nothing is cut, and the
             model can or `memory` is given.
+        memory_dtype, top_k, max_tokens: as of `Reranker.remember` and `Reranker.rank`.
         pieces: cuts a document that is read into pieces, which are ranked as NAME#NUMBER.
     """
     from runnel.request import TokenCount

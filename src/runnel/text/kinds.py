@@ -68,7 +68,7 @@ _QUESTION_SIGNS = ("?", "\uff1f", "\u061f")
 _UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")  # "=====", the line under a title
 _LETTER = re.compile(r"[^\W\d_]")
 # "3.1 ", "12) ", "Q: ", "Question 4. "
-_LABEL = re.compile(
+_PREFIX = re.compile(
     r"(?:(?:Q|Question|FAQ)[ \t]*\d*[.:)]|(?:\d{1,3}\.)*\d{1,3}[a-z]?[.):]?"
     r"|\(?[a-z\d]{1,3}\)|#{1,6}|[-*+\u2022])[ \t]+",
     re.IGNORECASE,
@@ -300,7 +300,7 @@ def _titles(
         asks = [_asks(text[sentences.starts[at] : sentences.ends[at]]) for at in range(first, last)]
         if not _LETTER.search(words):
             return TEXT
-        if all(asks) or _LABEL.match(words) or _FIRST_PERSON.search(words):
+        if all(asks) or _PREFIX.match(words) or _FIRST_PERSON.search(words):
             return QUESTION
         if len(asks) == _MOST_SENTENCES:
             return TEXT
@@ -363,7 +363,7 @@ def _is_question(words: str, alone: bool) -> bool:
     """
     if not _asks(words):
         return False
-    label = _LABEL.match(words)
+    label = _PREFIX.match(words)
     if label and alone:
         return True
     return _INTERROGATIVE.match(words, label.end() if label else 0) is not None

@@ -27,7 +27,9 @@ what the matrix products take and give.
 A tile is sixteen channels, one vector: its N x 16 states stay in cache over many tokens. Its states
 and its rates A log2(e), for which exp2 gives exp(dt A), have shape (N, 16). Rows of `coefficients`
 (T, 2N) contain one token's B, then C. A work item is some neighboring tiles (`group`) of one
-sequence: item i has sequence i % S.
+sequence: item i has sequence i % S. Each worker, on a core of its own, takes the number of the next
+item from the counter in `scratch.tasks` (`next_task`), which `StepMemory.scratch` sets to 0, and
+has a row of `scratch.rows`.
 """
 
 from typing import NamedTuple
@@ -227,9 +229,9 @@ def conv_silu(
                 tokens = min(_TOKENS, cu[s + 1] - t)
                 here = shift(source, t * stride)
                 target = shift(address(out), t * channels + first)
-                # The number of channels is given twice: it is also the distance of the rows of
-                # `past`. First the inputs before the block, which are in the sequence or, at its
-                # begin, in its old state; then the outputs of the block.
+                # First `past`, the inputs before the block: they are in the sequence or, at its
+                # begin, in its old state. Its rows have `width` channels and are as far apart. Then
+                # the outputs of the block.
                 history(here, stride, width, width, t - cu[s], back, old, continues, past)
                 convolve(
                     here,
@@ -284,6 +286,8 @@ def gated_scan(
             first = item // S * group
             last = min(G, first + group)
             size = (last - first) * LANES
+            # In the pool the N states of a channel are next to each other; in `states` those of the
+            # sixteen channels of a tile are.
             if reads[s] >= 0:
                 old = place_in_pool(pool, reads[s], layer, first * LANES)
                 load_state(old, size, N, N, LANES, states)

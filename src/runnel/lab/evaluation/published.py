@@ -209,7 +209,7 @@ def _write_pairs(
 
 
 def _scrolls(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the document and the query of each row."""
+    """Yield the document and the query of each row; LoCoV0's queries are the outputs, summaries."""
     for where, row in read_rows([file]):
         yield text_of(row, "input", where), text_of(row, "output", where)
 

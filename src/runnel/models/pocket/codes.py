@@ -51,7 +51,8 @@ class Code(NamedTuple):
 
     whole: re.Pattern[str]  # all forms of it
     number: re.Pattern[str] | None  # its longest number, in any code; None if that is short
-    weight: float  # less in a long query, which asks for more than the code
+    # less in a long query, which asks for more than the code: a dialogue names codes in passing
+    weight: float
 
 
 def find_codes(query: str) -> list[Code]:

@@ -1,4 +1,5 @@
-"""The looks at a document whose sentence vectors are stored.
+"""The looks at a document whose sentence vectors are stored. A look scores its sentences for a
+query.
 
 First look, `first_look`: `VectorScorer.look` has scored every sentence from stored vectors; here
 titles pass a share of their scores to the text below them (`leads`).
@@ -282,6 +283,8 @@ class Judging:
         pair_scores = np.zeros(len(chosen))
         if self._pair is not None and chosen:
             pair_scores = self._judge_pairs(reader, self._pair, chosen, judge_scores)
+        # The judge score of a sentence that is not read again: a fit has set it. Without a fit, it
+        # is the least of the others.
         floor = float(self.head.floor)
         if not self.head.calibrated:
             if len(judge_scores):
@@ -326,7 +329,8 @@ class Judging:
         own = np.zeros(len(query), np.float32)  # 0 for markers and prompt
         own[1 + len(prompt) : -1] = 1
         weights = self.head.weigh(hidden[0], self._model.words.idf[query]) * own
-        # the query's vectors, weights and mean, as `LateInteraction` takes them
+        # For each token of the query `LateInteraction` looks for the nearest token of the sentence,
+        # and of what is read with it, and takes the weighted means of the cosines.
         asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
         found = [
             self.head(*asked, vectors[row.sentence], vectors[row.around])
@@ -431,7 +435,9 @@ class Judging:
         factor, summand = self.head.calibration.tolist()
         inside = factor * sums + summand
         # p = sigmoid(inside) * sigmoid(answers), here its logarithm `both`. Its logit, before slope
-        # and offset, is log(p) - log(1 - p); the minimum keeps 1 - p above 0.
+        # and offset, is log(p) - log(1 - p); the minimum keeps 1 - p above 0. `calibration` and
+        # `document` are fitted together (`tools/train_pocket/judge_fit.py`), and after them slope
+        # and offset.
         both = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
         logits = _SLOPE * (both - np.log(-np.expm1(np.minimum(both, -1e-12)))) + _OFFSET
         return SecondLook(

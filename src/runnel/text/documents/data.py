@@ -11,6 +11,10 @@
   base64 are left out.
 
 Files that cannot be parsed are read as plain text, with a warning.
+
+`_value` turns the elements of XML into values as those of JSON, tables and lists of `_ROLES` into a
+string of html. `_read` goes through the values of both formats: `_object` and `_list` add headings
+and short values, `_add_text` the strings, and reads html in them.
 """
 
 import json
@@ -146,8 +150,8 @@ def _list(
     """
     # pieces of a text, some with a format: ["It is ", {"type": "bold", "text": "7741"}, "."]
     pieces = [dict(v).get("text") if isinstance(v, tuple) else v for v in values]
-    several = 0 < sum(isinstance(v, tuple) for v in values) < len(values)
-    if several and all(isinstance(piece, str) for piece in pieces):
+    mixed = 0 < sum(isinstance(v, tuple) for v in values) < len(values)
+    if mixed and all(isinstance(piece, str) for piece in pieces):
         _add_text(canonical, name, "".join(map(str, pieces)), level)
         return
     sentences = any(not isinstance(v, list | tuple) and _text(v)[-1:] in (*".!?",) for v in values)
@@ -205,7 +209,7 @@ def _is_record(value: Value) -> bool:
 
 def _value(element: ElementTree.Element) -> Value:
     """Return an element's text, or its attributes and elements; equal neighbors are a list. A table
-    or a list is html.
+    or a list is a string of html, which `_add_text` knows by its tags.
     """
     markup = {"table": _table, "list": _items}.get(_role(element))
     if markup and (page := markup(element)):

@@ -2,11 +2,14 @@
 pandoc, reStructuredText, psql, MySQL, sqlite, PowerShell, R and LaTeX write.
 
 table_in         the entries of a paragraph with such a table; `Entries.of` asks it first
+drawn_table      the entries of lines among which one is drawn
 drawn_blocks     the blocks of a part of a text, for the tables that readers find before paragraphs
 pandoc_tables    where those of pandoc are that have blank lines between rows
 csv_tables       the blocks of reStructuredText's csv-tables
 
-A rule is a line drawn in a table. A run is a part of a rule without gaps: a column.
+A rule is a line drawn in a table. A run is a part of a rule without gaps: a column. `lead` is of a
+row as in `Block.lead`: first the caption ("" here, because `Canonical.add_captions` finds it), then
+the names of the columns.
 """
 
 import re
@@ -94,7 +97,15 @@ def drawn_table(lines: Sequence[str]) -> Iterator[Entry]:
     one, and its rows; not in order.
 
     Names of columns are above the first line that rows are below; in a grid, where each row has
-    lines around it, above a double one.
+    lines around it, above a double one. By the first sign of the first line:
+
+        |    of Org                         bars are between cells
+        +    of MySQL; or a grid            bars
+        - +  of psql, "----+----"           bars; the names have no line above
+        -    of pandoc and PowerShell       spaces; the names have no line above
+        =    of reStructuredText            spaces
+
+    Drawn lines have the kind "contents", so that they are not ranked.
     """
     lines = [line.translate(_BOX_SIGNS) for line in lines]
     rules = [

@@ -84,8 +84,10 @@ def lay_out(words: Sequence[Word], page: int = 1) -> list[PdfPart]:
 
 
 def level_names(words: Sequence[Word]) -> list[Word]:
-    """Return the words of a page with turned names of columns as level words, beside the other
-    names: lines at another angle that stand on several cells of a row.
+    """Return the words of a page, in which turned names of columns have become level ones at the
+    height of the other names. `pdf` calls it before `lay_out`, if the page has turned words.
+
+    Turned lines are names of columns if they stand on several cells of a row.
     """
     counts = Counter(word.angle for word in words)
     usual = max(counts, key=counts.__getitem__, default=0)
@@ -142,8 +144,10 @@ def _foot(name: Word, words: Sequence[Word]) -> Word | None:
 
 
 class _Run(NamedTuple):
-    """Rows that leave the same gaps free, up to the row `end`. `score`: how many cells the gaps
-    separate; the more, the likelier are they columns.
+    """Rows that leave the same gaps free, up to the row `end`.
+
+    `score` compares runs that begin with different rows: how many cells the gaps separate, so the
+    more, the likelier are they columns.
     """
 
     score: int
@@ -180,15 +184,17 @@ class _Region:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
         plain: list[PdfRow] = []  # lines of text that are not yielded yet
         start = 0
+        # `Column.flows` of the next lines of text: they begin a column, or are below columns or a
+        # table, so that the text above these may go on in them
         flows = depth > 0
         while start < len(self.rows):
             # 1. The next run, its gaps, and those of them that separate columns of prose.
             first, run = self._run(start)
             in_run = self.rows[first : run.end]
             gaps = without_labels(in_run, run.gaps) if depth < _MOST_DEPTH else []
-            apart = prose_gaps(in_run, gaps) if gaps else []
+            between_prose = prose_gaps(in_run, gaps) if gaps else []
             # what is not all prose may be a table, but lists of contents and programs are text
-            is_text = apart != gaps and (
+            is_text = between_prose != gaps and (
                 2 * sum(row.is_entry for row in in_run) >= len(in_run)
                 or self._is_code(in_run, gaps)
             )
@@ -201,13 +207,16 @@ class _Region:
             below: list[PdfRow] = []
             # 2. The rows above the run are text above columns of prose, but those beside a picture
             # in the first column are in the columns.
-            if apart:
+            apart = between_prose  # the gaps between what is read one after the other
+            if between_prose:
                 plain += above
-                while plain and plain[-1].left > apart[0][0] and in_run[0].is_close(plain[-1]):
+                left = between_prose[0][0]
+                while plain and plain[-1].left > left and in_run[0].is_close(plain[-1]):
                     in_run.insert(0, plain.pop())
             # 3. Or they are names of a table's columns. Its rows may show that several tables are
             # beside each other, which are read one after the other, too. Of one table the lines
-            # above and below are text; those from its end on are looked at again.
+            # above its first and below its last are text; those from its end on, where another
+            # table may begin, are looked at again.
             else:
                 in_run = above + in_run
                 table = GapTable(in_run, gaps)
@@ -274,19 +283,23 @@ class _Region:
             common = shared
             end += 1
         states.append((end, common))
-        # 2. Choose among these places, the longest run first.
-        best = _Run(0, start + 1, [])
+        # 2. Choose among these places, the longest run first, the one with the most pairs.
+        best_end = start + 1
+        separating: list[Gap] = []
+        most_pairs = 0
         for end, gaps in reversed(states):
             inner = [(a, b) for a, b in gaps if a > self.left and b < self.right]
-            if end - start > 1 and (end - start) * len(inner) > best.score:
+            # as many pairs at most
+            if end - start > 1 and (end - start) * len(inner) > most_pairs:
                 counts = [_both_sides(gap, rows[start:end]) for gap in inner]
-                if sum(counts) > best.score:
+                if sum(counts) > most_pairs:
+                    most_pairs = sum(counts)
+                    best_end = end
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
-                    best = _Run(sum(counts), end, separating)
         # 3. Its score among runs that begin with other rows: the cells after the first of a row.
-        columns = [by_gaps(row.words, best.gaps) for row in rows[start : best.end]]
+        columns = [by_gaps(row.words, separating) for row in rows[start:best_end]]
         score = sum(sum(map(bool, words)) - 1 for words in columns)
-        self.runs[start] = best._replace(score=score)
+        self.runs[start] = _Run(score, best_end, separating)
         return self.runs[start]
 
     def _is_title(self, number: int, common: list[Gap]) -> bool:

@@ -49,7 +49,7 @@ def _step(above: Line, below: Line) -> float:
 
 def paragraphs(column: Column, steps: list[float]) -> Iterator[PdfPart]:
     """Yield the paragraphs of a column: extra space above a line, or another font or size, begins
-    one.
+    one. `steps`: the distances of lines of the whole page, for a column with few lines.
     """
     own = steps_of(column.lines)
     known = own if len(own) >= _OWN_STEP_LINES else steps

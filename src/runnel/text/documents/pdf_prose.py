@@ -53,16 +53,21 @@ def without_labels(rows: list[PdfRow], gaps: list[Gap]) -> list[Gap]:
 
 
 def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> bool:
-    """Return whether the texts of rows are a column, by these and the texts beside them: words;
-    numbers beside numbers; or different labels in each row, such as "1" and "2" (each row with any
-    text, if the gap is wide). Other labels, such as "1." or a bullet, begin a paragraph.
+    """Return whether the texts of rows (`labels`, which may be empty) are a column, and not the
+    numbers or bullets of the paragraphs beside them. They are if there are
+
+        words    in one of the rows
+        numeric  numbers in most rows, beside numbers
+        each     different labels, such as "1" and "2", in each row; if the gap is wide, in each row
+                 with any text
     """
     filled = [label for label in labels if label]
     words = any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled)
     pairs = [(a[0], b[0]) for a, b in zip(labels, beside, strict=True) if a and b]
     numbers = sum(NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
     named = len(pairs) > FEW_WORDS  # a row of names may be above the numbers
-    numeric = len(pairs) >= FEW_WORDS and numbers >= MOST * 2 * (len(pairs) - named)
+    # two numbers in a pair
+    numeric = len(pairs) >= FEW_WORDS and numbers >= MOST * 2 * (len(pairs) - int(named))
     signs = {label[0] for label in filled}
     rows = sum(bool(a or b) for a, b in zip(labels, beside, strict=True)) if wide else len(labels)
     each = len(filled) == rows and len(signs) > 1 and any(map(str.isalnum, signs))
@@ -96,7 +101,8 @@ def prose_gaps(rows: list[PdfRow], gaps: list[Gap]) -> list[Gap]:
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
     # 2. All are columns if few lines of the others are in a row with lines of another, or if they
-    # are indexes or addresses. Beside an address may be a date; labels of a form are before one.
+    # are indexes or addresses. An address in the first of two columns is enough, because a letter
+    # has a date beside it; in the second, it may be what a form says beside its labels.
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(occupied)) if at != most]
     aligned = sum(

@@ -26,7 +26,9 @@ _BESIDE = 0.9  # the largest distance of two rows that are beside each other in 
 WIDE_SPACE = 0.4  # a space that is wider than most spaces between words
 _NARROW_SPACE = 0.15  # the least space between words
 MOST_EMPTY = 2.0  # the largest empty space between two rows of columns
-LEAST_BEGINS = 3  # words that begin in the same places: as many columns go on below more space
+# Words that begin in the same places: rows with so many are of the same columns, also below a large
+# empty space.
+LEAST_BEGINS = 3
 _LEADER = ". . . . ."  # the dots that lead to a page number
 
 

@@ -87,14 +87,15 @@ class Table:
 
 
 class GapTable(Table):
-    """A table while its lines become rows. Its lines are [first, last): those above are text, such
-    as its title, and so are those below. `end`: the line from which on another table may begin, or
-    the number of lines.
+    """A table while its lines (`PdfRow`) become rows of cells. Its lines are [first, last): those
+    above are text, such as its title, and so are those below. `end`: the line from which on another
+    table may begin, or the number of lines.
     """
 
     def __init__(self, lines: list[PdfRow], gaps: list[Gap]) -> None:
         super().__init__([], row_words(lines), gaps)
         columns = self.columns
+        # 1. Where the table ends: at a caption between its lines another one begins.
         cells = [line.cells(gaps) for line in lines]
         filled = [sum(map(bool, row)) > 1 for row in cells]
         named = [
@@ -107,6 +108,7 @@ class GapTable(Table):
             if caption > 1 and any(filled[:caption]) and lines[caption].is_across(gaps):
                 self.end = caption  # another table may begin there
         del filled[self.end :]
+        # 2. Its first line and, for now, its last one: those with several cells.
         self.first = filled.index(True) if any(filled) else 0
         # the rest of a row of the page before has no label, and a cell begins with a small letter
         while (
@@ -116,6 +118,7 @@ class GapTable(Table):
         ):
             self.first -= 1
         self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
+        # 3. Rows of its lines.
         for number in range(self.first, self.end):
             title = lines[number].is_across(gaps) and not filled[number]
             # a line that does not belong to the row above begins a row, or ends the table if no
@@ -173,7 +176,7 @@ class GapTable(Table):
         return bool(on) and step < CELL_STEP * line.height and not (new and cells[0] and last[0])
 
     def gaps_beside(self) -> list[Gap]:
-        """Return the gaps between columns of a few lines, and between tables beside each other:
+        """Return the gaps between the columns of one row, or between tables beside each other:
         they have captions, or their names of columns repeat ("Name", "Age", "Name", "Age"), and
         their rows begin together until one of them ends; a last row may be below.
         """
