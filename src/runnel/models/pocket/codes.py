@@ -43,6 +43,7 @@ _BEFORE = r"(?<![^\W_])(?<!\d[.,])"
 _AFTER = r"(?![^\W_])(?![.,]\d)"
 # of the number of a code that tells it from others: "1137", and "942" of "ORA-00942"
 _LEAST_DIGITS = 3
+_LEAST_NAMED = 2  # where a word beside it names the code: "error 60" of "ORA-00060"
 _OF_ANOTHER = 0.8  # what this number counts in another code: "1137" of "E1137" in "ERR_1137"
 
 
@@ -74,9 +75,10 @@ def find_codes(query: str) -> list[Code]:
             whole += (between if both_digits else _SEPARATOR) + after[0]
         longest = max((part[0].lstrip("0") for part in parts if part[0].isdecimal()), key=len)
         number = rf"(?<!\d)(?<!\d[.,])0*{longest}(?!\d)(?![.,]\d)"
+        least = _LEAST_NAMED if named else _LEAST_DIGITS
         codes[word.casefold()] = Code(
             re.compile(_BEFORE + whole + _AFTER, re.IGNORECASE),
-            re.compile(number) if len(longest) >= _LEAST_DIGITS else None,
+            re.compile(number) if len(longest) >= least else None,
             min(1.0, (_USUAL_NAMED if named else _USUAL_WORDS) / length) ** 2,
         )
     return list(codes.values())
@@ -89,10 +91,13 @@ class MetCodes(NamedTuple):
     # number of a code in another code; the sum of all codes
     shares: np.ndarray
     lacking: float  # the largest weight of a code that the document does not have; 0 if it has all
+    known: float  # the least weight of all codes, if the document has all; else 0
 
 
 def meet_codes(codes: Sequence[Code], text: str, spans: np.ndarray) -> MetCodes:
-    """Look for codes in a document with the sentences `spans` (S, 2), which tile its text."""
+    """Look for codes, at least one, in a document with the sentences `spans` (S, 2), which tile its
+    text.
+    """
     shares = np.zeros(len(spans))
     lacking = 0.0
     for code in codes:
@@ -105,4 +110,5 @@ def meet_codes(codes: Sequence[Code], text: str, spans: np.ndarray) -> MetCodes:
         shares += code.weight * own
         if not own.any():
             lacking = max(lacking, code.weight)
-    return MetCodes(shares, lacking)
+    known = 0.0 if lacking else min(code.weight for code in codes)
+    return MetCodes(shares, lacking, known)

@@ -146,10 +146,8 @@ def first_look(
     """
     scores = plain
     from_codes = np.zeros(len(plain), np.float32)
-    lacking = 0.0
     if codes is not None:
         from_codes += _CODE * codes.shares
-        lacking = codes.lacking
     if judge is not None:
         kinds = document.kinds
         own = plain + from_codes
@@ -160,8 +158,12 @@ def first_look(
     if len(cosines):
         nearest = np.sort(cosines)[-_NEAREST:].mean()
         length = np.log1p(len(cosines)) / _LONG
-        facts[:] = plain.max(), nearest, features[0, _DOCUMENT_IDF], length
+        idf = float(features[0, _DOCUMENT_IDF])
+        if codes is not None:  # a code in another form is another word
+            idf += (1 - idf) * codes.known
+        facts[:] = plain.max(), nearest, idf, length
     nearness = 0.0 if judge is None else float(facts.astype(np.float32) @ judge.near)
+    lacking = 0.0 if codes is None else codes.lacking
     return FirstLook(query, document, plain, from_codes, scores, facts, lacking, nearness)
 
 
