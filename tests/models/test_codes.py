@@ -80,6 +80,7 @@ def test_which_words_are_codes() -> None:
     # a code in passing, in a long question
     (code,) = find_codes("what " * 30 + "E1137")
     assert code.weight < 0.2
+    assert find_codes("what " * 100 + "E1137") == [] == find_codes("A1" * 100_000)
 
 
 def test_no_longer_code_is_met() -> None:

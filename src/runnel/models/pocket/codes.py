@@ -37,6 +37,9 @@ _MEANING = re.compile(r"[ \"')]*(?:mean|stand|error|code|fault|alarm|message)", 
 # words of a question about a code, at most; and where words beside the code say that it is one
 _USUAL_WORDS = 12
 _USUAL_NAMED = 40
+_MOST_CHARS = 40  # of a code
+_LEAST_WEIGHT = 0.05  # codes of a longer query are not looked for
+_LONGEST_NAME = 24  # the characters before a code that may call it one
 _SEPARATOR = r"[-_.\u2010\u2011 ]?"  # what may be between letters and digits of a code
 # no longer word or number is around a code
 _BEFORE = r"(?<![^\W_])(?<!\d[.,])"
@@ -64,8 +67,11 @@ def find_codes(query: str) -> list[Code]:
     length = len(query.split())
     for match in _WORD.finditer(query):
         word = match[0]
-        named = _NAMED.search(query[: match.start()]) or _MEANING.match(query, match.end())
-        if not (_CODE.fullmatch(word) or (named and _NUMBER.fullmatch(word))):
+        before = query[max(0, match.start() - _LONGEST_NAME) : match.start()]
+        named = _NAMED.search(before) or _MEANING.match(query, match.end())
+        weight = min(1.0, (_USUAL_NAMED if named else _USUAL_WORDS) / length) ** 2
+        is_code = _CODE.fullmatch(word) or (named and _NUMBER.fullmatch(word))
+        if not is_code or len(word) > _MOST_CHARS or weight < _LEAST_WEIGHT:
             continue
         parts = list(_PART.finditer(word))
         whole = parts[0][0]
@@ -79,7 +85,7 @@ def find_codes(query: str) -> list[Code]:
         codes[word.casefold()] = Code(
             re.compile(_BEFORE + whole + _AFTER, re.IGNORECASE),
             re.compile(number) if len(longest) >= least else None,
-            min(1.0, (_USUAL_NAMED if named else _USUAL_WORDS) / length) ** 2,
+            weight,
         )
     return list(codes.values())
 

@@ -5,6 +5,7 @@ import re
 import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from openpyxl import load_workbook
@@ -29,6 +30,7 @@ _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell\b[^<>]*?\bref=["']([^"'<>]+)""")
 _FROZEN = re.compile(
     rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["']([1-5])["']"""
 )  # more rows are no names of columns
+_MOST_COLUMNS = 16384  # of a sheet
 # <row r="5" hidden="1">, <col min="3" max="4" hidden="1"/>
 _HIDDEN_ROW = re.compile(
     rb"""<(?:\w+:)?row\b(?=[^<>]*\bhidden=["'](?:1|true)["'])[^<>]*?\br=["'](\d{1,7})["']"""
@@ -112,50 +114,52 @@ def _read_sheet(
     cell keeps its column; hidden rows and columns are left out. `marked`: texts with raised marks,
     by the plain text.
     """
-    # Rows and columns are numbered from 1.
-    name = sheet._worksheet_path.lstrip("/")
-    merged, names, frozen, pivots = _marks(archive, name)
-    hidden_rows = sorted(set(map(int, _HIDDEN_ROW.findall(archive.read(name)))))
-    ranges = _HIDDEN_COLUMNS.findall(archive.read(name))
-    hidden = {column for first, last in ranges for column in range(int(first), int(last) + 1)}
+    marks = _marks(archive, sheet._worksheet_path.lstrip("/"))
     covered: dict[int, int] = {}  # by column, the last row that a merged cell covers
     flow = Flow()
     flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
-        everything = [_shown(cell, marked) for cell in row]
-        above = bisect_left(hidden_rows, number)
-        is_hidden = number in hidden_rows[above : above + 1]
-        texts = ["" if is_hidden or at in hidden else t for at, t in enumerate(everything, start=1)]
-        canonical.omitted["hidden"] += len("".join(everything)) - len("".join(texts))
-        if is_hidden:
+        texts = [_shown(cell, marked) for cell in row]
+        above = bisect_left(marks.hidden_rows, number)
+        if number in marks.hidden_rows[above : above + 1]:
+            canonical.omitted["hidden"] += len("".join(texts))
             continue
+        for column in marks.hidden_columns.intersection(range(1, len(texts) + 1)):
+            canonical.omitted["hidden"] += len(texts[column - 1])
+            texts[column - 1] = ""
         label = next((at for at, text in enumerate(texts) if text), 0)
-        flow.open_row(head=number in names or (number <= frozen and sum(map(bool, texts)) > 1))
+        is_frozen = number <= marks.frozen and sum(map(bool, texts)) > 1
+        flow.open_row(head=number in marks.names or is_frozen)
         for column, text in enumerate(texts, start=1):
             if covered.get(column, 0) >= number:
                 continue
-            last, bottom = merged.get((column, number), (column, number))
+            last, bottom = marks.merged.get((column, number), (column, number))
             if (last, bottom) != (column, number):
                 covered |= dict.fromkeys(range(column, last + 1), bottom)
             # Excel leaves out a label that is equal to the one above it
             repeated = not text and any(
                 number in rows and column in labels and any(texts[column : labels.stop - 1])
-                for rows, labels in pivots
+                for rows, labels in marks.pivots
             )
-            height = bottom - number + 1 - (bisect_right(hidden_rows, bottom) - above)
+            height = bottom - number + 1 - (bisect_right(marks.hidden_rows, bottom) - above)
             flow.open_cell(last - column + 1, height, merged=repeated)
             flow.add(f"{_indent(row[label])}{text}" if column == label + 1 else text)
     flow.close_table()
     flow.add_to(canonical)
 
 
-def _marks(
-    archive: Archive, name: str
-) -> tuple[dict[tuple[int, int], tuple[int, int]], set[int], int, list[tuple[range, range]]]:
-    """Return what a sheet says of its cells: the merged ones (last column and row by the first),
-    rows with names of columns, how many rows at the top do not scroll, and of each pivot table the
-    rows, and the columns with their labels.
-    """
+class _Marks(NamedTuple):
+    """What a sheet says of its cells; rows and columns are numbered from 1."""
+
+    merged: dict[tuple[int, int], tuple[int, int]]  # last column and row, by the first ones
+    names: set[int]  # rows with names of columns
+    frozen: int  # how many rows at the top do not scroll
+    pivots: list[tuple[range, range]]  # of each pivot table the rows, and the columns with labels
+    hidden_rows: list[int]  # ascending
+    hidden_columns: set[int]
+
+
+def _marks(archive: Archive, name: str) -> _Marks:
     xml = archive.read(name)
     ranges = (range_boundaries(match[1].decode()) for match in _MERGED.finditer(xml))
     merged = {(left, top): (right, bottom) for left, top, right, bottom in ranges}
@@ -170,7 +174,18 @@ def _marks(
         left, top, _, bottom = range_boundaries(place.get("ref", ""))
         labels = range(left, left + integer(place.get("firstDataCol", ""), 1))
         pivots.append((range(top, bottom + 1), labels))
-    return merged, names, int(pane[1]) if pane else 0, pivots
+    hidden = bytearray(_MOST_COLUMNS + 1)  # 1 for a hidden column; ranges may overlap
+    for first, last in _HIDDEN_COLUMNS.findall(xml):
+        columns = slice(int(first), min(int(last), _MOST_COLUMNS) + 1)
+        hidden[columns] = b"\1" * len(hidden[columns])
+    return _Marks(
+        merged,
+        names,
+        int(pane[1]) if pane else 0,
+        pivots,
+        hidden_rows=sorted(set(map(int, _HIDDEN_ROW.findall(xml)))),
+        hidden_columns={column for column, is_hidden in enumerate(hidden) if is_hidden},
+    )
 
 
 def _shown(cell: ReadOnlyCell | EmptyCell, marked: dict[str, str]) -> str:
