@@ -23,14 +23,14 @@ _WORD = re.compile(r"(?<![^\W_])(?:[A-Z]{2,4}|[B-HJ-Z]) \d{2,}(?![^\W_])|[^\W_]+
 _PART = re.compile(r"[^\W\d_]+|\d+")  # of E-1137: "E" and "1137"
 # words that are codes: "E1137", "ERR_1137", "0x80070005", "2.3.1", "6204-2RS"
 _CODE = re.compile(
-    r"[^\W\d_]+[-_. ]?\d[^\W]*(?:[-_.][^\W_]+)*|0[xX]\w+|\d+(?:\.\d+){2,}|\d+(?:-\d+)+[A-Z]+"
+    r"[^\W\d_]+[-_. ]?\d\w*(?:[-_.][^\W_]+)*|0[xX]\w+|\d+(?:\.\d+){2,}|\d+(?:-\d+)+[A-Z]+"
 )
 _NUMBER = re.compile(r"\d+(?:[.-]\d+)*")  # a code only where the words beside it say so
 # before a code: "error 1603", "section 3.2", "the display shows E24"; and after it
 _NAMED = re.compile(
-    r"(?:errors?|codes?|faults?|alarms?|status|messages?|events?|numbers?|nos?\.?|nr\.?|#|pages?"
-    r"|forms?|parts?|models?|types?|versions?|ports?|sections?|clauses?|articles?|rules?|lines?"
-    r"|ids?|shows?|showing|displays?|displayed|reads?|says?)[ #:]*\Z",
+    r"(?<![^\W_])(?:errors?|codes?|faults?|alarms?|status|messages?|events?|numbers?|nos?\.?|nr\.?"
+    r"|#|pages?|forms?|parts?|models?|types?|versions?|ports?|sections?|clauses?|articles?|rules?"
+    r"|lines?|ids?|shows?|showing|displays?|displayed|reads?|says?)[ #:]*\Z",
     re.IGNORECASE,
 )
 _MEANING = re.compile(r"[ \"')]*(?:mean|stand|error|code|fault|alarm|message)", re.IGNORECASE)
@@ -67,11 +67,13 @@ def find_codes(query: str) -> list[Code]:
     length = len(query.split())
     for match in _WORD.finditer(query):
         word = match[0]
+        if len(word) > _MOST_CHARS:
+            continue
         before = query[max(0, match.start() - _LONGEST_NAME) : match.start()]
         named = _NAMED.search(before) or _MEANING.match(query, match.end())
         weight = min(1.0, (_USUAL_NAMED if named else _USUAL_WORDS) / length) ** 2
         is_code = _CODE.fullmatch(word) or (named and _NUMBER.fullmatch(word))
-        if not is_code or len(word) > _MOST_CHARS or weight < _LEAST_WEIGHT:
+        if not is_code or weight < _LEAST_WEIGHT:
             continue
         parts = list(_PART.finditer(word))
         whole = parts[0][0]
