@@ -3,7 +3,7 @@ pass over the residual stream (CPU inference).
 
 T  tokens      D  width      K  partial sums of squares per token      Dp  D padded to whole words
 
-    residual += scale * added
+    residual += factor * added
     out = residual / sqrt(mean of residual^2 + eps) * weight        for each token
 """
 
@@ -17,14 +17,14 @@ from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
 
 
 @njit(**SERIAL)
-def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: int) -> Number:
-    """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to
+def _add(residual: Pointer, added: Pointer, factor: Number, eps: Number, width: int) -> Number:
+    """Add factor * added to one token's residual; return 1 / rms(residual). Arrays are pointers to
     its rows.
     """
-    factor = splat(scale)
+    factors = splat(factor)
     sums = splat(np.float32(0.0))
     for c in range(0, width, LANES):
-        v = fma(load_up_to(added, c, width - c), factor, load_up_to(residual, c, width - c))
+        v = fma(load_up_to(added, c, width - c), factors, load_up_to(residual, c, width - c))
         store_up_to(residual, c, v, width - c)
         sums = fma(v, v, sums)
     return np.float32(1.0) / np.sqrt(total(sums) / np.float32(width) + np.float32(eps))
@@ -42,7 +42,7 @@ def _multiply(
 
 
 @njit(**SERIAL)
-def _scale(squares: Array, t: int, count: int, eps: Number) -> Number:
+def _factor(squares: Array, t: int, count: int, eps: Number) -> Number:
     """Return the factor of the block's output of token `t`: see `add_rms_norm`."""
     parts = squares.shape[1]
     if parts == 0:
@@ -89,7 +89,7 @@ def add_rms_norm(
             row = shift(address(residual), t * width)
             target = shift(address(out), t * out.shape[1])
             inverse = _add(
-                row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width
+                row, shift(address(added), t * width), _factor(squares, t, count, eps), eps, width
             )
             if in_bytes:
                 _multiply(row, inverse, address(weight), width, normed)

@@ -292,7 +292,7 @@ class Index:
             changes.deleted = self.delete(scan.gone).deleted
 
     def delete(self, ids: Iterable[str]) -> Changes:
-        """Delete documents; unknown ids are in `failed`. A text is one id."""
+        """Delete documents; unknown ids are in `failed`. A single str is one id."""
         stored = self.store.content_hashes()
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
         changes = Changes(

@@ -2,7 +2,8 @@
 query.
 
 First look, `first_look`: `VectorScorer.look` has scored every sentence from stored vectors; here
-titles pass a share of their scores to the text below them (`leads`).
+codes of the query count (`codes.py`), titles pass a share of their scores to the text below them
+(`leads`), and asides lose theirs.
 
 Second look, `Judging.look`, in the order of its methods:
 
@@ -28,10 +29,15 @@ The scores of a sentence, each computed from those above it:
                    number, `unread`
     second look    first look + judged + a share of what the title above it has in `judged`
 
-If the model is calibrated, a fit has set what its scores mean, and that of the second look becomes
-the logit of the probability that the sentence answers. Otherwise the document's `nearness` is added
-to it: a number that makes the scores of sentences of several documents comparable
-(`FirstLook.nearness`).
+A model is calibrated if a fit, on questions whose answers are known, has set `Judge.calibration`,
+`Judge.document` and `Judge.floor` (the judge score of a sentence that is not read again): then the
+score of the second look becomes the logit of the probability that the sentence answers. Without a
+fit, scores only rank.
+
+Four facts about a document are numbers of the first look (its best score, its best cosines, the
+share of the query's words in it, its length). Their weighted sum is its `nearness`: added to
+scores, it makes those of several documents comparable. With two numbers of the second look they say
+how probable it is that the document answers at all.
 
 The kind of a sentence (`text/kinds.py`) decides what is done with it:
 
@@ -81,8 +87,8 @@ _TITLE_LOSS = 1.0  # subtracted from the score of a title, because its answer is
 # other scores, and the cosine that changes nothing.
 _ALONE = 8.0
 _USUAL = 0.4
-# What is added to the score of the only sentence with a code of the query, and subtracted from the
-# logit that a document answers which has it nowhere.
+# What is added to the score of the only sentence with a code of the query ("E1137"). If a document
+# lacks the code: what is subtracted from the logit that it answers.
 _CODE = 10.0
 _LACKING = 2.0
 # The logit of a sentence's probability is fitted on sentences of the head's own calibration
@@ -139,7 +145,7 @@ def first_look(
 
     Args:
         query: (Q,) the ids of the query.
-        plain: (S,) float32 the scores of `VectorScore`, -inf for a sentence without a token.
+        plain: (S,) float32, of `VectorScorer.look`; -inf for a sentence without a token.
         cosines: (n,) of the query and each of the n sentences with a token; features: (n, F) of
             these.
         codes: where the document has the codes of the query, for a judge; None: it has none.

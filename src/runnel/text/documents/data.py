@@ -170,7 +170,7 @@ def _add_text(canonical: Canonical, name: str, text: str, level: int) -> None:
     if not text.strip():
         return
     if _HTML.search(text):
-        above = canonical.above
+        above = canonical.above  # the levels above its headings
         canonical.above = above + level
         add_page(canonical, text)
         canonical.above = above

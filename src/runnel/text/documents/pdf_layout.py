@@ -1,9 +1,17 @@
 """The layout of a page of a PDF: columns, tables and paragraphs, in the order in which they are
 read. `pdf` gives it the words of `pdf_words`, and makes the blocks of the document of its parts.
 
-A PDF has only places of words. A gap is white space between two words of a row. Rows that leave the
-same gaps free are columns of prose, if their lines go on in the line below; otherwise they are a
-table. A region is a page, or one of the columns on it, which may have columns again.
+A PDF has only places of words. A gap is white space between two words of a row. A run is rows that
+leave the same gaps free. It is columns of prose, if their lines go on in the line below; otherwise
+it is a table. A region is a page, or one of the columns on it, which may have columns again.
+
+        The pump of the     Its valve closes        a run with one gap: columns of prose, read
+        house was made      when water is           one after the other, as two regions
+        in the east.        above the mark.
+
+        Model     Power     Year                    a run with two gaps: a table, whose names are
+        A-4       12 kW     1998                    a row above the run or, as here, in it
+        B-2       31 kW     2004
 
     level_names   turns names of columns that are written upward or downward, so that they are
                   level: they read from left to right, as most words of the page
@@ -93,8 +101,7 @@ def level_names(words: Sequence[Word]) -> list[Word]:
     usual = max(counts, key=counts.__getitem__, default=0)
     level = [word for word in words if word.angle == usual]
     others: list[Word] = []
-    # The turned lines of a page stand on cells of rows of the table: for each row, known by the
-    # bottom and the height of its cells, the words of each line, by the left side of its cell.
+    # rows[bottom and height of a row][left side of a cell]: the words of the turned line above it
     rows: dict[tuple[float, float], dict[float, list[Word]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -184,8 +191,8 @@ class _Region:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
         plain: list[PdfRow] = []  # lines of text that are not yielded yet
         start = 0
-        # `Column.flows` of the next lines of text: they begin a column, or are below columns or a
-        # table, so that the text above these may go on in them
+        # `Column.flows` of the next lines of text: whether they may continue a paragraph from
+        # before them, as at the start of a column, and after columns or a table
         flows = depth > 0
         while start < len(self.rows):
             # 1. The next run, its gaps, and those of them that separate columns of prose.
@@ -205,18 +212,17 @@ class _Region:
                 continue
             tables: list[Table] = []
             below: list[PdfRow] = []
-            # 2. The rows above the run are text above columns of prose, but those beside a picture
-            # in the first column are in the columns.
             apart = between_prose  # the gaps between what is read one after the other
+            # 2. Columns of prose: the rows above the run are text, but those beside a picture in
+            # the first column are in the columns.
             if between_prose:
                 plain += above
                 left = between_prose[0][0]
                 while plain and plain[-1].left > left and in_run[0].is_close(plain[-1]):
                     in_run.insert(0, plain.pop())
-            # 3. Or they are names of a table's columns. Its rows may show that several tables are
-            # beside each other, which are read one after the other, too. Of one table the lines
-            # above its first and below its last are text; those from its end on, where another
-            # table may begin, are looked at again.
+            # 3. A table, or several beside each other, which are read one after the other, too. The
+            # rows above the run may be names of its columns. Its own lines are [first, last): the
+            # others are text. From its end on, another table may begin.
             else:
                 in_run = above + in_run
                 table = GapTable(in_run, gaps)
@@ -225,7 +231,7 @@ class _Region:
                     plain += in_run[: table.first]
                     tables = table.tables()
                     below = in_run[table.last : table.end]
-                    start -= len(in_run) - table.end
+                    start -= len(in_run) - table.end  # go on with the row at its end
             # 4. The text above, and then the columns or the table.
             if plain:
                 yield _column(plain, flows)
@@ -251,8 +257,9 @@ class _Region:
                 yield from _Region(words, self.code).leaves(depth=depth + 1)
 
     def _run(self, start: int) -> tuple[int, _Run]:
-        """Return the rows with the same gaps as a row, and where they begin: below the names of
-        columns, which may stand across gaps; one row without gaps if there are none.
+        """Return where the best run begins, and this run: at the row `start`, or at one of the few
+        rows below it, because names of columns, which may stand across gaps, are above a run. If
+        there is none, the run is one row without gaps.
         """
         starts = range(start, min(self._longest(start).end, start + _TRIED_ROWS))
         runs = {at: self._longest(at) for at in starts}
@@ -262,7 +269,8 @@ class _Region:
     def _longest(self, start: int) -> _Run:
         """Return the best run that begins with a row: the gaps that its rows have in common become
         fewer and narrower from row to row, so a longer run has fewer gaps. The best run has
-        the most pairs of a row and a gap with text on both sides.
+        the most pairs of a row and a gap with text on both sides. Its score counts cells, because
+        runs that begin with different rows have other gaps.
         """
         if not any(self.parted[start : start + _TRIED_ROWS]):
             return _Run(0, start + 1, [])
