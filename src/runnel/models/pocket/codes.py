@@ -2,7 +2,9 @@
 
 The vectors of "E1137" and "E1107" hardly differ, and a tokenizer makes other pieces of "E-1137"
 than of "E1137". So codes are looked for in the text itself, in the forms in which people write
-them: "e1137", "E-1137", "E_1137", "E 1137".
+them: "e1137", "E-1137", "E_1137", "E 1137". (An index knows these forms as words of their own:
+`text/words.py`. Here the place in the text is needed, and the text of a document is searched only
+for the codes of a query.)
 
     find_codes   the codes of a query
     meet_codes   where a document has them (`MetCodes`)
@@ -25,7 +27,7 @@ _PART = re.compile(r"[^\W\d_]+|\d+")  # of E-1137: "E" and "1137"
 _CODE = re.compile(
     r"[^\W\d_]+[-_. ]?\d\w*(?:[-_.][^\W_]+)*|0[xX]\w+|\d+(?:\.\d+){2,}|\d+(?:-\d+)+[A-Z]+"
 )
-_NUMBER = re.compile(r"\d+(?:[.-]\d+)*")  # a code only where the words beside it say so
+_NUMBER = re.compile(r"\d+(?:[.-]\d+)*")  # a code only where the words next to it say so
 # before a code: "error 1603", "section 3.2", "the display shows E24"; and after it
 _NAMED = re.compile(
     r"(?<![^\W_])(?:errors?|codes?|faults?|alarms?|status|messages?|events?|numbers?|nos?\.?|nr\.?"
@@ -34,7 +36,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _MEANING = re.compile(r"[ \"')]*(?:mean|stand|error|code|fault|alarm|message)", re.IGNORECASE)
-# words of a question about a code, at most; and where words beside the code say that it is one
+# words of a question about a code, at most; and where words next to the code say that it is one
 _USUAL_WORDS = 12
 _USUAL_NAMED = 40
 _MOST_CHARS = 40  # of a code
@@ -46,7 +48,7 @@ _BEFORE = r"(?<![^\W_])(?<!\d[.,])"
 _AFTER = r"(?![^\W_])(?![.,]\d)"
 # of the number of a code that tells it from others: "1137", and "942" of "ORA-00942"
 _LEAST_DIGITS = 3
-_LEAST_NAMED = 2  # where a word beside it names the code: "error 60" of "ORA-00060"
+_LEAST_NAMED = 2  # where a word next to it names the code: "error 60" of "ORA-00060"
 _OF_ANOTHER = 0.8  # what this number counts in another code: "1137" of "E1137" in "ERR_1137"
 
 
@@ -61,7 +63,7 @@ class Code(NamedTuple):
 
 def find_codes(query: str) -> list[Code]:
     """Return the codes of a query, each once: words in which digits follow letters, numbers with
-    two dots, and numbers that words beside them call a code.
+    two dots, and numbers that words next to them call a code.
     """
     codes: dict[str, Code] = {}
     length = len(query.split())
@@ -82,13 +84,11 @@ def find_codes(query: str) -> list[Code]:
             between = re.escape(word[part.end() : after.start()])
             whole += (between if both_digits else _SEPARATOR) + after[0]
         longest = max((part[0].lstrip("0") for part in parts if part[0].isdecimal()), key=len)
-        number = rf"(?<!\d)(?<!\d[.,])0*{longest}(?!\d)(?![.,]\d)"
-        least = _LEAST_NAMED if named else _LEAST_DIGITS
-        codes[word.casefold()] = Code(
-            re.compile(_BEFORE + whole + _AFTER, re.IGNORECASE),
-            re.compile(number) if len(longest) >= least else None,
-            weight,
-        )
+        number = None
+        if len(longest) >= (_LEAST_NAMED if named else _LEAST_DIGITS):
+            number = re.compile(rf"(?<!\d)(?<!\d[.,])0*{longest}(?!\d)(?![.,]\d)")
+        whole_word = re.compile(_BEFORE + whole + _AFTER, re.IGNORECASE)
+        codes[word.casefold()] = Code(whole_word, number, weight)
     return list(codes.values())
 
 

@@ -207,7 +207,8 @@ class _Matches:
         self.score, local = bm25(self.hits, self.terms.count, self.lengths)
         # (n,) the idf of each term in this document, times its count in the query
         self.local = local * self.terms.count
-        self.static = _shares(self.terms.idf * self.terms.count)
+        static = self.terms.idf * self.terms.count
+        self.static = static / max(float(static.sum()), 1e-9)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Return (S,) the sums of the terms' values (n,) in each sentence."""
@@ -239,7 +240,7 @@ class _Matches:
             self.lengths,
         )
         score[leading] = 0
-        return _shares(score, of_best=True)
+        return _of_best(score)
 
 
 # The columns of `sentence_features`, in the order of the heads' weights. A single number is the
@@ -247,19 +248,19 @@ class _Matches:
 COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
     # BM25 divided by the greatest value that a sentence can have
     "BM25 share": lambda m: m.score / max(float(m.local.sum()), 1e-9),
-    "BM25": lambda m: _shares(m.score, of_best=True),
-    "BM25 before": lambda m: np.append(0.0, _shares(m.score, of_best=True))[: len(m.lengths)],
-    "BM25 after": lambda m: np.append(_shares(m.score, of_best=True), 0.0)[1:],
+    "BM25": lambda m: _of_best(m.score),
+    "BM25 before": lambda m: np.append(0.0, _of_best(m.score))[: len(m.lengths)],
+    "BM25 after": lambda m: np.append(_of_best(m.score), 0.0)[1:],
     "idf": lambda m: m.sums(m.static),  # share of the query's static idf in the sentence
-    "local idf": lambda m: m.sums(_shares(m.local)),  # the same with the idf in this document
+    # the same with the idf in this document
+    "local idf": lambda m: m.sums(m.local / max(float(m.local.sum()), 1e-9)),
     # up to `WINDOW` sentences before and after
     "idf around": lambda m: _near(m.hits, m.static, len(m.lengths)),
     # of single pieces, stop words and punctuation included: entry 1 of `_of_pieces` is their BM25
-    "BM25 of pieces": lambda m: _shares(
+    "BM25 of pieces": lambda m: _of_best(
         _of_pieces(m.ids, m.bounds, *np.unique(m.query_ids, return_counts=True), len(m.table.idf))[
             1
-        ],
-        of_best=True,
+        ]
     ),
     "length": lambda m: np.log1p(m.lengths) / 4,
     "document idf": lambda m: float(m.static[np.unique(m.found)].sum()),
@@ -293,10 +294,8 @@ def sentence_features(
     return out
 
 
-def _shares(values: np.ndarray, *, of_best: bool = False) -> np.ndarray:
-    """Return values as shares of their sum, or of the largest."""
-    whole = values.max(initial=0.0) if of_best else values.sum()
-    return values / max(float(whole), 1e-9)
+def _of_best(score: np.ndarray) -> np.ndarray:
+    return score / max(float(score.max(initial=0.0)), 1e-9)
 
 
 def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> float:

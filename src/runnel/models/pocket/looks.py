@@ -152,8 +152,11 @@ def first_look(
     """
     scores = plain
     from_codes = np.zeros(len(plain), np.float32)
+    lacking = known = 0.0
     if codes is not None:
         from_codes += _CODE * codes.shares
+        lacking = codes.lacking
+        known = codes.known
     if judge is not None:
         kinds = document.kinds
         own = plain + from_codes
@@ -165,11 +168,9 @@ def first_look(
         nearest = np.sort(cosines)[-_NEAREST:].mean()
         length = np.log1p(len(cosines)) / _LONG
         idf = float(features[0, _DOCUMENT_IDF])
-        if codes is not None:  # a code in another form is another word
-            idf += (1 - idf) * codes.known
+        idf += (1 - idf) * known  # a code in another form is another word
         facts[:] = plain.max(), nearest, idf, length
     nearness = 0.0 if judge is None else float(facts.astype(np.float32) @ judge.near)
-    lacking = 0.0 if codes is None else codes.lacking
     return FirstLook(query, document, plain, from_codes, scores, facts, lacking, nearness)
 
 

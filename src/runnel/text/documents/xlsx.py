@@ -174,6 +174,7 @@ def _marks(archive: Archive, name: str) -> _Marks:
         left, top, _, bottom = range_boundaries(place.get("ref", ""))
         labels = range(left, left + integer(place.get("firstDataCol", ""), 1))
         pivots.append((range(top, bottom + 1), labels))
+    frozen = int(pane[1]) if pane else 0
     hidden = bytearray(_MOST_COLUMNS + 1)  # 1 for a hidden column; ranges may overlap
     for first, last in _HIDDEN_COLUMNS.findall(xml):
         columns = slice(int(first), min(int(last), _MOST_COLUMNS) + 1)
@@ -181,7 +182,7 @@ def _marks(archive: Archive, name: str) -> _Marks:
     return _Marks(
         merged,
         names,
-        int(pane[1]) if pane else 0,
+        frozen,
         pivots,
         hidden_rows=sorted(set(map(int, _HIDDEN_ROW.findall(xml)))),
         hidden_columns={column for column, is_hidden in enumerate(hidden) if is_hidden},
