@@ -29,7 +29,7 @@ from runnel.models.scoring import sentence_tokens
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.html import read_html
-from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT
+from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, LABEL, QUESTION, TEXT
 from runnel.text.sentences import UNITS, read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
@@ -379,6 +379,8 @@ def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_pa
         replace(scored, kinds=None).text_below(0) == 0
         and replace(scored, kinds=np.full(6, HEADING)).text_below(5) == 5
     )
+    labeled = replace(scored, kinds=np.array([LABEL, INTRODUCED, INTRODUCED, TEXT, TEXT, TEXT]))
+    assert [labeled.text_below(index) for index in range(3)] == [1, 1, 2]
     scores = [
         Reranker(model).score("dog", [content, "The cat sat."]).tolist()
         for content in (document, text)
